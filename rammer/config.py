@@ -65,9 +65,7 @@ FLAGS: dict[str, Flag] = {
         Flag("RAMMER_KERNELS_DIR", "", "folder of imported kernels; the platform's folder for user data by default"),
         Flag("RAMMER_NUM_VEUS", "", "vEUs of the CPU; by default one per core within the quota", "integer", 1, 1024),
         Flag("RAMMER_VECTOR_LANES", "", "fp32 lanes of the CPU's vectors: 4, 8, 16; by default its own", "integer", 1),
-        Flag(
-            "RAMMER_MATRIX_UNIT", "1", "0 leaves AMX, AVX512-BF16, VNNI and tensor cores for float32 alone", "boolean"
-        ),
+        Flag("RAMMER_MATRIX_UNIT", "1", "0 uses no AMX, AVX512-BF16, VNNI, nor tensor cores for float32", "boolean"),
         Flag("RAMMER_DISABLE_CPU_FEATURES", "", "CPU features that count as missing, e.g. `amx*,avx512*`", "names"),
         Flag("RAMMER_HAND_OVER", "1", "0 lets no waiting vEU of the CPU do parts of another one's rTask", "boolean"),
         Flag("RAMMER_PIN", "1", "0 leaves the vEU threads of the CPU free to move between cores", "boolean"),

@@ -113,16 +113,14 @@ def _proposed(problem: KernelProblem) -> Iterator[list[RKernel]]:
     yield _kernels(problem.keeping(frozenset()), generic.least_scratch_schedules, most)
 
 
-def _kernels(
-    problem: KernelProblem, family: Callable[[KernelProblem], Iterator[Schedule]], count: int
-) -> list[RKernel]:
+def _kernels(problem: KernelProblem, family: Callable[[KernelProblem], Iterator[Schedule]], most: int) -> list[RKernel]:
     """Return the rKernels of a family and those for the matrix unit; none if the family has none."""
-    schedules = list(islice(family(problem), count))
+    schedules = list(islice(family(problem), most))
     if schedules and family is not generic.least_scratch_schedules:
         schedules = [*_on_matrix_unit(problem), *schedules]
     if all(problem.own_packing(s) is not None for s in schedules):
         return [problem.kernel(s) for s in schedules]
-    return _kernels(problem.unmerged, family, count)  # panels end inside of a merged axis
+    return _kernels(problem.unmerged, family, most)  # panels end inside of a merged axis
 
 
 def _on_matrix_unit(problem: KernelProblem) -> list[Schedule]:

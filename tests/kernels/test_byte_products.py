@@ -1,4 +1,4 @@
-"""Products of bytes, summed in int32: exact, by AVX512-VNNI where the machine has it, else emulated."""
+"""Products of bytes, summed in int32: exact, by AVX512-VNNI and AVX2 where the machine has them, else emulated."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from rammer.kernels.vectors.matrix_unit import MatrixUnit, units_of
 from rammer.vdevice.cpu.codegen import unit_text
 from rammer.vdevice.cpu.codegen.compile import arch_flags
 from rammer.vdevice.cpu.codegen.emit import emit, prelude, translation_unit
-from rammer.vdevice.cpu.codegen.vnni import LANES as BESIDE
-from rammer.vdevice.cpu.codegen.vnni import ROWS, VNNI
+from rammer.vdevice.cpu.codegen.vnni import AVX2, ROWS, VNNI
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.host import ARCHES, host
 from rammer.vdevice.toolchain import c_compiler
 
 BYTES = replace(SPEC, arch=runnable("x86-64-avx512vnni"), instructions=VNNI)
+PAIRS = replace(SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16, instructions=AVX2)
+SPECS = {"vnni": BYTES, "avx2": PAIRS}
 FAR = replace(BYTES, memory=(MemoryLevel("L2", 1 << 10, "veu", 250.0),), scratch_bytes=6 << 10)  # strips of rows
 ELSEWHERE = [a.name for a in ARCHES.values() if host().runs(a)][-1]  # the plainest CPU of this machine's kind
 VPDPBUSD = re.compile(  # of 512 bits, and not the form that saturates
@@ -92,9 +93,12 @@ def any_bytes(op: Operation) -> dict[str, Array]:
     return found
 
 
-@pytest.fixture(scope="module")
-def built() -> Built:
-    return compile_all({name: (op, on_unit(op)) for name, op in CASES.items()}, BYTES)
+@pytest.fixture(scope="module", params=SPECS)
+def built(request: pytest.FixtureRequest) -> Built:
+    spec = SPECS[request.param]
+    cases = {name: (op, on_unit(op, spec)) for name, op in CASES.items()}
+    assert all(kernels for _, kernels in cases.values())
+    return compile_all(cases, spec)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -118,7 +122,7 @@ def test_rows_pass_by_panels_of_weights_that_come_from_far(name: str) -> None:
     check(CASES[name], kernels, spec=FAR)
 
 
-PRODUCTS = [(unit, i) for unit in units_of(BYTES) for i in unit.products]
+PRODUCTS = [(spec, unit, i) for spec in SPECS.values() for unit in units_of(spec) for i in unit.products]
 EXECUTE = """
 void run(int32_t *sums, const uint8_t *from, uint8_t *to, const int8_t *w, long step, long next, long rows, long k) {{
   rammer_{copy}(to, from, step, next, rows, k); rammer_{name}(sums, {operands}, (k + 3) / 4);
@@ -126,13 +130,18 @@ void run(int32_t *sums, const uint8_t *from, uint8_t *to, const int8_t *w, long 
 """
 
 
-@pytest.mark.parametrize("arch", [BYTES.arch, f"x86-64-avx512vnni@{ELSEWHERE}"], ids=["here", "emulated"])
-@pytest.mark.parametrize(("unit", "product"), PRODUCTS, ids=lambda i: i.name if isinstance(i, Instruction) else "")
-def test_the_text_is_what_instructions_say(unit: MatrixUnit, product: Instruction, arch: str) -> None:
+@pytest.mark.parametrize("emulated", [False, True], ids=["here", "emulated"])
+@pytest.mark.parametrize(
+    ("spec", "unit", "product"), PRODUCTS, ids=lambda i: getattr(i, "name", "").replace("test", "")
+)
+def test_the_text_is_what_instructions_say(
+    spec: VDeviceSpec, unit: MatrixUnit, product: Instruction, emulated: bool
+) -> None:
     """Of bytes wherever they are; sums wrap around, where a form that saturates would stop."""
     operands = "w, to" if unit.transposed else "to, w"
-    lib = library(prelude(BYTES) + EXECUTE.format(copy=unit.copy.name, name=product.name, operands=operands), arch)
-    rng = np.random.default_rng(2)
+    arch = f"{spec.arch.partition('@')[0]}@{ELSEWHERE}" if emulated else spec.arch
+    lib = library(prelude(spec) + EXECUTE.format(copy=unit.copy.name, name=product.name, operands=operands), arch)
+    rng, beside = np.random.default_rng(2), spec.lanes
     rows, columns = product.extent("row"), product.extent("column")
     count, others = (columns, rows) if unit.transposed else (rows, columns)
     for terms, apart in ((4, False), (67, False), (67, True), (70_000, False)):
@@ -144,12 +153,12 @@ def test_the_text_is_what_instructions_say(unit: MatrixUnit, product: Instructio
             y[:, ::2] = -128
         a, b = (y.T, x.T) if unit.transposed else (x, y)
         packed = [pack(value, kinds[name].layout) for name, value in (("a", a), ("b", b))]  # type: ignore[arg-type]
-        given, steps = x, (terms, 1 if unit.transposed else BESIDE)
+        given, steps = x, (terms, 1 if unit.transposed else beside)
         if apart and unit.transposed:  # places lie beside each other
             given, steps = np.ascontiguousarray(x.T), (1, count)
         elif apart:  # so many terms of a row, then those of the next row
-            blocks = np.pad(x, ((0, 0), (0, -terms % BESIDE))).reshape(count, -1, BESIDE)
-            given, steps = np.ascontiguousarray(blocks.swapaxes(0, 1)), (BESIDE, BESIDE * count)
+            blocks = np.pad(x, ((0, 0), (0, -terms % beside))).reshape(count, -1, beside)
+            given, steps = np.ascontiguousarray(blocks.swapaxes(0, 1)), (beside, beside * count)
         made = aligned(np.full(packed[unit.transposed].size, 77, np.uint8))
         sums = aligned(np.zeros(kinds["sums"].nbytes // 4, np.int32))
         held = (sums, given, made, aligned(packed[not unit.transposed]))

@@ -90,6 +90,7 @@ def test_flags_choose_veus_and_width() -> None:
     with config.override(RAMMER_MATRIX_UNIT="0"):
         assert choose_arch(None, SERVER).name == "x86-64-avx512"
         assert choose_arch("x86-64-amx", SERVER).name == "x86-64-amx"
+        assert (choose_arch(None, DESKTOP).name, choose_arch(None, DESKTOP).instructions) == ("x86-64-avx2", ())
     with config.override(RAMMER_VECTOR_LANES="7"), pytest.raises(DeviceError, match="RAMMER_VECTOR_LANES=7"):
         choose_arch(None, HERE)
     with config.override(RAMMER_VECTOR_LANES="16"), pytest.raises(DeviceError, match="with 4, 8 lanes"):

@@ -39,7 +39,7 @@ def hard_swish(x: Scalar) -> Scalar:
 def softplus(x: Scalar) -> Scalar:
     """Return max(x, 0) + log(1 + e) with e = exp(-|x|), corrected for the rounding of w = 1 + e by (e - (w - 1)) / w.
 
-    So it stays exact where e is small. Near enough to 1 / w for a correction is 1 - e + e² / 2.
+    So it stays exact where e is small. For a correction, 1 - e + e² / 2 is close enough to 1 / w.
     """
     e = call("exp", call("neg", call("abs", x)))
     w = ONE + e

@@ -132,11 +132,9 @@ def _terms(s: Sched, stage: Stage, packing: Mapping[str, Layout], sharing: int, 
     return s.vectorize(axis) if wide > 1 else s
 
 
-def _sharing(
-    problem: KernelProblem, products: list[Stage], packing: Mapping[str, Layout], units: int, most: int
-) -> int:
+def _sharing(problem: KernelProblem, stages: list[Stage], packing: Mapping[str, Layout], units: int, most: int) -> int:
     """Return how many threads share each unit: a power of two, at most a subgroup, each with terms to load."""
-    deep = min(s.reduce[0][1] // term_lanes(problem, s, packing) for s in products)
+    deep = min(s.reduce[0][1] // term_lanes(problem, s, packing) for s in stages)
     return min(problem.spec.subgroup_size, powers(max(most // units, 1))[-1], powers(max(deep, 1))[-1])
 
 

@@ -23,6 +23,7 @@ from rammer.kernels.sched import Cut, Sched, cuts
 from rammer.kernels.schedule import Schedule, distinct
 from rammer.kernels.tiling import task_counts
 
+WIDENED = 2.0  # times that vectors take for a product of widened bytes
 LEAST_GAIN = 1.25  # least gain of a unit whose blocks are padded with rows
 MOST_PADDING = 2.0  # most rows of blocks per existing row
 WORTH_WAKING = 11.0  # times the unit's wake-up time that it must save of a product, estimated on one vEU
@@ -70,7 +71,7 @@ class MatrixUnit(NamedTuple):
     @property
     def padding(self) -> float:
         """The most rows that its blocks may hold per existing row."""
-        return min(self.products[0].gain / LEAST_GAIN, MOST_PADDING)
+        return min(self.products[0].gain * (WIDENED if self.exact else 1.0) / LEAST_GAIN, MOST_PADDING)
 
     @property
     def fewest_columns(self) -> float:

@@ -80,9 +80,7 @@ def takes_rows(op: ROperator, tensor: TensorId) -> bool:
     )
 
 
-def _moved(
-    editor: Editor, op: ROperator, slot: int, room: float = 0.0, kinds: tuple[str, ...] = MOVES[:1]
-) -> list[int]:
+def _moved(editor: Editor, op: ROperator, slot: int, room: float = 0, kinds: tuple[str, ...] = MOVES[:1]) -> list[int]:
     """Return the moves of an operand that only this operator reads, from the first transposition on: it may read rows
     in place.
 

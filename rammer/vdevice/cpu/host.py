@@ -67,7 +67,7 @@ ARCHES: dict[str, Arch] = {
         ),
         _with_512_bits("x86-64-avx512vnni", _AVX512 | _VNNI, ("avx512vnni",), *vnni.VNNI),
         _with_512_bits("x86-64-avx512", _AVX512),
-        Arch("x86-64-avx2", "x86_64", 8, 16, _AVX2, ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",)),
+        Arch("x86-64-avx2", "x86_64", 8, 16, _AVX2, ("-mcpu=x86_64_v3",), ("-march=x86-64-v3",), vnni.AVX2),
         Arch("x86-64-sse4", "x86_64", 4, 16, _SSE, ("-mcpu=x86_64_v2",), ("-march=x86-64-v2",)),
         Arch("x86-64", "x86_64", 4, 16, frozenset(), ("-mcpu=x86_64",), ("-march=x86-64",)),
         Arch("aarch64-neon", "aarch64", 4, 32, frozenset(), ("-mcpu=generic",), ("-march=armv8-a",)),
@@ -159,10 +159,11 @@ def choose_arch(name: str | None, here: Host) -> Arch:
         arch = find_arch(shape)
         return arch if here.runs(arch) else find_arch(f"{shape}@{choose_arch(None, here).name}")
     lanes = config.integer("RAMMER_VECTOR_LANES")
-    for arch in ARCHES.values():  # widest first
-        wanted = not (arch.instructions and not config.boolean("RAMMER_MATRIX_UNIT"))
-        if here.runs(arch) and lanes in (None, arch.lanes) and wanted:
-            return arch
+    found = [a for a in ARCHES.values() if here.runs(a) and lanes in (None, a.lanes)]  # widest first
+    if found and not config.boolean("RAMMER_MATRIX_UNIT"):
+        return replace([a for a in found if a.lanes == found[0].lanes][-1], instructions=())
+    if found:
+        return found[0]
     if lanes is None:
         raise DeviceError(f"no arch for a {here.machine} machine", hint=f"known machines: {', '.join(ARCHES)}")
     usable = sorted({a.lanes for a in ARCHES.values() if here.runs(a)})

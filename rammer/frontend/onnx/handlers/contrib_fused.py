@@ -10,6 +10,7 @@ from rammer.frontend.onnx.handlers.contrib_quantized import channels_first, quan
 from rammer.frontend.onnx.handlers.neural import average_pool, conv, gemm, max_pool
 from rammer.frontend.onnx.handlers.quantized import qlinear_conv, quantize, shifted, spread
 from rammer.frontend.onnx.handlers.recurrent import ACTIVATIONS, activated
+from rammer.frontend.onnx.handlers.reduction import reduced
 from rammer.frontend.onnx.node import Handler, Node, handler_for
 from rammer.frontend.onnx.ports import Value
 from rammer.frontend.onnx.signature import NEWEST_OPSET
@@ -136,8 +137,7 @@ def bytes_by_range(n: Node, x: TensorId) -> tuple[TensorId, TensorId, TensorId]:
     Return them, their scale and zero point.
     """
     axes, zero = tuple(range(n.type(x).rank)), n.like(0, x)
-    low = n.add("min", n.reduce(x, "min", axes, keepdims=False), zero)
-    high = n.add("max", n.reduce(x, "max", axes, keepdims=False), zero)
+    low, high = (n.add(fn, reduced(n, x, fn, axes), zero) for fn in ("min", "max"))
     span = n.add("sub", high, low)
     scale = n.add("where", n.add("equal", span, zero), n.like(1, x), n.add("div", span, n.like(255, x)))
     begin = n.add("clip", n.add("round", n.add("div", n.add("neg", low), scale)), low=0.0, high=255.0)

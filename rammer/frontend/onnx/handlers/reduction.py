@@ -30,12 +30,17 @@ def reduce(n: Node) -> TensorId:
         if noop and fn in ("sum", "mean", "max", "min", "prod"):
             return x
         axes = () if noop else tuple(range(rank))
-    axes, keepdims, size = tuple(sorted(n.axes(axes, rank))), bool(n.attrs["keepdims"]), n.type(x).size
-    parts = gcd(size, MOST) if size % LEAST_PARTS == 0 and size >= LARGE and len(axes) == rank else 1
-    if parts == 1 or fn not in _OF_PARTS or n.dtype().accumulator is not n.dtype():
+    return reduced(n, x, fn, tuple(sorted(n.axes(axes, rank))), bool(n.attrs["keepdims"]))
+
+
+def reduced(n: Node, x: TensorId, fn: str, axes: tuple[int, ...], keepdims: bool = False) -> TensorId:
+    """Reduce a tensor; all elements of a large one in parts, so that all vEUs share them."""
+    kind, size = n.type(x), n.type(x).size
+    parts = gcd(size, MOST) if size % LEAST_PARTS == 0 and size >= LARGE and len(axes) == kind.rank else 1
+    if parts == 1 or fn not in _OF_PARTS or kind.dtype.accumulator is not kind.dtype:
         return n.reduce(x, fn, axes, keepdims)
-    of_parts = n.reduce(n.reshape(x, (parts, size // parts)), fn, (1,), keepdims=False)  # by all vEUs
-    return n.reshape(n.reduce(of_parts, _OF_PARTS[fn], (0,)), (1,) * rank if keepdims else ())
+    of_parts = n.reduce(n.reshape(x, (parts, size // parts)), fn, (1,), keepdims=False)
+    return n.reshape(n.reduce(of_parts, _OF_PARTS[fn], (0,)), (1,) * kind.rank if keepdims else ())
 
 
 @handles("ArgMax", "ArgMin")

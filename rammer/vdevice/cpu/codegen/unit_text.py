@@ -3,14 +3,14 @@
 from rammer.vdevice.cpu.codegen.amx import AMX, TERMS
 from rammer.vdevice.cpu.codegen.dots import AVX512_BF16
 from rammer.vdevice.cpu.codegen.text import c_text
-from rammer.vdevice.cpu.codegen.vnni import BLOCKS, LANES, PLACES, VNNI
+from rammer.vdevice.cpu.codegen.vnni import BLOCKS, LANES, PAIRS, PLACES, VNNI
 
 COLUMNS = c_text("bf16_columns")  # for vectors of 16 numbers; `rounded` converts a vector to bf16
 ODD = ", ".join(str(n) for n in range(1, 2 * TERMS, 2))
 BYTES = c_text("vnni").replace(
     "BLOCKS\n",
-    "".join(f"BY_WEIGHTS({rows}, {LANES * vectors}, {vectors})\n" for rows, vectors, _ in BLOCKS)
-    + "".join(f"BY_PLACES({rows}, {LANES * vectors}, {vectors})\n" for rows, vectors, _ in PLACES),
+    "".join(f"BY_WEIGHTS({rows}, {LANES * vectors}, {vectors})\n" for rows, vectors, _ in (*BLOCKS, *PAIRS))
+    + "".join(f"BY_PLACES({rows}, {LANES * vectors}, {vectors})\n" for rows, vectors, _ in (*PLACES, *PAIRS)),
 )
 TEXTS = (
     (AMX, c_text("amx_unit") + COLUMNS + c_text("amx_operands").replace("ODD", ODD)),

@@ -1,19 +1,22 @@
-"""Describe AVX512-VNNI, which multiplies bytes and sums in int32 exactly.
+"""Describe products of bytes, summed in int32 exactly: by AVX512-VNNI, and by AVX2.
 
-It adds four products of an unsigned and a signed byte to each int32 of a vector; the saturating form is not used.
+VNNI adds four products of an unsigned and a signed byte to each int32 of a vector; the saturating form is not used.
+AVX2 multiplies even and odd bytes, widened to int16, and adds pairs; its form for bytes saturates.
 Vectors lie along the columns: of signed bytes (weights), or of unsigned ones (pixels of an image, whose channels are
 strided). Sums of a block stay in registers for all of its terms. If the compiler's target lacks it, a loop emulates it.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from rammer.ir.instruction import Instruction, copy, multiply
 from rammer.ir.tensor import Digit, DType, Layout
 
+Blocks: TypeAlias = tuple[tuple[int, int, float], ...]  # rows, vectors and gain of each
 TERMS, LANES, ROWS = 4, 16, 8
 COPIED = 0.5  # bytes in the time of a float32 multiply-add: estimated
 GIVEN = Layout((Digit(0), Digit(1), Digit(1, 1, 1)))  # rows and terms with any strides
-BESIDE = Layout((Digit(0), Digit(1, LANES), Digit(1, 1, LANES)))  # at least LANES adjacent terms
 # Terms lie in groups of four. Their padding has no effect, because that of weights is zero.
 FOURS, IN_FOUR = Digit(1, TERMS), Digit(1, 1, TERMS)
 BY_ROWS = Layout((Digit(0, ROWS), Digit(0, 1, ROWS), FOURS, IN_FOUR))  # of whole blocks, row by row
@@ -41,9 +44,19 @@ def _block(rows: int, vectors: int, gain: float, *, of_places: bool) -> Instruct
 
 BLOCKS = ((8, 3, 4.0), (8, 2, 3.8), (8, 1, 3.5), (4, 4, 3.8), (1, 4, 2.5))  # rows, vectors, and estimated gains
 PLACES = ((6, 4, 4.0), (8, 3, 4.0), (8, 2, 3.8), (8, 1, 3.5))
-VNNI = (
-    copy("bytes_rows", (ROWS, TERMS), BY_ROWS, BESIDE, dtype=DType.U8, gain=COPIED),
-    copy("bytes_places", (LANES, TERMS), BY_VECTORS, GIVEN, dtype=DType.U8, gain=COPIED),
-    *(_block(*block, of_places=False) for block in BLOCKS),
-    *(_block(*block, of_places=True) for block in PLACES),
-)
+PAIRS = ((4, 1, 1.2), (1, 2, 0.9))  # with AVX2, of two of its vectors; measured on Zen 3
+
+
+def _table(rows: str, adjacent: int, blocks: Blocks, places: Blocks) -> tuple[Instruction, ...]:
+    """Return copies of rows, with at least so many `adjacent` terms, and of places with any strides; and products."""
+    beside = Layout((Digit(0), Digit(1, adjacent), Digit(1, 1, adjacent)))
+    return (
+        copy(rows, (ROWS, TERMS), BY_ROWS, beside, dtype=DType.U8, gain=COPIED),
+        copy("bytes_places", (LANES, TERMS), BY_VECTORS, GIVEN, dtype=DType.U8, gain=COPIED),
+        *(_block(*block, of_places=False) for block in blocks),
+        *(_block(*block, of_places=True) for block in places),
+    )
+
+
+VNNI = _table("bytes_rows", LANES, BLOCKS, PLACES)
+AVX2 = _table("bytes_rows_8", LANES // 2, PAIRS, PAIRS)

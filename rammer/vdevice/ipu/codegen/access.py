@@ -150,11 +150,9 @@ def working_sets(kernel: RKernel) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def _patterns(
-    sets: tuple[Intervals, ...], chosen: tuple[int, ...], of: Callable[[Intervals], Pattern]
-) -> list[Pattern]:
+def _patterns(sets: tuple[Intervals, ...], picks: tuple[int, ...], of: Callable[[Intervals], Pattern]) -> list[Pattern]:
     known = [of(s) if len(s) else NOTHING for s in sets]
-    return [known[c] for c in chosen]
+    return [known[c] for c in picks]
 
 
 def find_pattern(intervals: Intervals) -> Pattern | None:

@@ -1,9 +1,26 @@
 typedef unsigned vn __attribute__((vector_size(64), aligned(4), may_alias));  /* sums that wrap around */
 typedef uint32_t four __attribute__((may_alias, aligned(1)));                  /* terms of a row */
 typedef uint8_t b16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint8_t b8 __attribute__((vector_size(8), aligned(1), may_alias));
 typedef uint16_t w8 __attribute__((vector_size(16), aligned(1), may_alias));
 #if defined(__AVX512VNNI__)
 INLINE void add_products(vn *sums, vn a, vn b) { __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(a), "v"(b)); }
+#elif defined(__AVX2__)
+typedef short w16 __attribute__((vector_size(32), may_alias));
+typedef short w32 __attribute__((vector_size(64), may_alias));
+typedef unsigned short u32 __attribute__((vector_size(64), may_alias));
+INLINE vn pair_products(w32 a, w32 b) {  /* sums of two products each; int32 holds them */
+  #define HALF(x, n) __builtin_shufflevector(x, x, n, n + 1, n + 2, n + 3, n + 4, n + 5, n + 6, n + 7, n + 8, n + 9, \
+    n + 10, n + 11, n + 12, n + 13, n + 14, n + 15)
+  w16 low = (w16)__builtin_ia32_pmaddwd256(HALF(a, 0), HALF(b, 0));
+  w16 high = (w16)__builtin_ia32_pmaddwd256(HALF(a, 16), HALF(b, 16));
+  #undef HALF
+  vn both; memcpy(&both, &low, 32); memcpy((char *)&both + 32, &high, 32);
+  return both;
+}
+INLINE void add_products(vn *sums, vn a, vn b) {  /* of even bytes, and of odd ones */
+  *sums += pair_products((w32)a & 255, (w32)b << 8 >> 8) + pair_products((w32)((u32)a >> 8), (w32)b >> 8);
+}
 #else
 INLINE void add_products(vn *sums, vn a, vn b) {
   for (long c = 0; c < 16; c++) for (int k = 0; k < 4; k++)
@@ -29,17 +46,19 @@ INLINE void rammer_##rows##x##width##_##form( \
   rows * k + r, steps * v + k, add_products(&sums[r][v], y[v], x))
 BLOCKS
 /* Rows one after the other, each filled up to whole fours; `step` from row to row, `next` from vector to vector. */
-static void rammer_bytes_rows(
-    uint8_t *restrict to, const uint8_t *restrict from, long step, long next, long rows, long depth) {
-  const long width = (depth + 3) / 4 * 4;
-  for (long r = 0; r < rows; r++, to += width, from += step) {
-    long k = 0;
-    if (next == 16) memcpy(to, from, k = depth);
-    for (; k + 16 <= depth; k += 16) *(b16 *)&to[k] = *(const b16 *)&from[k / 16 * next];
-    if (k < depth) memcpy(&to[k], &from[k / 16 * next], depth - k);
-    memset(&to[depth], 0, width - depth);
-  }
+#define BYTES_ROWS(name, beside, bytes) \
+static void rammer_##name(uint8_t *restrict to, const uint8_t *restrict from, long step, long next, long rows, long depth) { \
+  const long width = (depth + 3) / 4 * 4;                                       \
+  for (long r = 0; r < rows; r++, to += width, from += step) {                  \
+    long k = 0;                                                                 \
+    if (next == beside) memcpy(to, from, k = depth);                            \
+    for (; k + beside <= depth; k += beside) *(bytes *)&to[k] = *(const bytes *)&from[k / beside * next]; \
+    if (k < depth) memcpy(&to[k], &from[k / beside * next], depth - k);         \
+    memset(&to[depth], 0, width - depth);                                       \
+  }                                                                             \
 }
+BYTES_ROWS(bytes_rows, 16, b16)
+BYTES_ROWS(bytes_rows_8, 8, b8)
 /* Vectors of places: of each four terms, those of sixteen rows side by side. */
 static void rammer_bytes_places(
     uint8_t *restrict to, const uint8_t *restrict from, long step, long next, long rows, long depth) {
@@ -64,5 +83,6 @@ static void rammer_bytes_places(
 }
 #undef EACH
 #undef BYTES_BLOCK
+#undef BYTES_ROWS
 #undef BY_WEIGHTS
 #undef BY_PLACES
