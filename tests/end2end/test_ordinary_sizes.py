@@ -43,7 +43,7 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
-def recurrent(kind: str, steps: int, inputs: int, hidden: int, batch: int = 1) -> onnx.ModelProto:
+def recurrent(kind: str, steps: int, inputs: int, hidden: int, batch: int = 1, **more: int) -> onnx.ModelProto:
     """A bidirectional layer."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
     constants = {
@@ -51,7 +51,6 @@ def recurrent(kind: str, steps: int, inputs: int, hidden: int, batch: int = 1) -
         "r": weight(2, gates * hidden, hidden) / 2,
         "b": weight(2, 2 * gates * hidden) / 10,
     }
-    more = {"linear_before_reset": 1} if kind == "GRU" else {}
     layer = node(kind, ["x", "w", "r", "b"], ["y", "h"], hidden_size=hidden, direction="bidirectional", **more)
     return model([layer], (steps, batch, inputs), ["y", "h"], constants)
 
@@ -120,7 +119,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "bidirectional LSTM 33x256-128": lambda: recurrent("LSTM", 33, 256, 128),
     "bidirectional LSTM 7x256-640": lambda: recurrent("LSTM", 7, 256, 640),
     "bidirectional LSTM 64x64-256, batch 2": lambda: recurrent("LSTM", 64, 64, 256, 2),
-    "bidirectional GRU 128x64-256": lambda: recurrent("GRU", 128, 64, 256),
+    "bidirectional GRU 128x64-256": lambda: recurrent("GRU", 128, 64, 256, linear_before_reset=1),
     "bidirectional GRU 29x75-150, batch 3": lambda: recurrent("GRU", 29, 75, 150, 3),
     "bidirectional RNN 50x300-200": lambda: recurrent("RNN", 50, 300, 200),
     "fused QKV, 48 tokens": lambda: fused_qkv(48, 256, 4),

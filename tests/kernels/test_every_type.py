@@ -14,6 +14,7 @@ from rammer.errors import TypeMismatch
 from rammer.ir.operator import Operation
 from rammer.ir.ops import OPS
 from rammer.ir.tensor import DType, TensorType
+from rammer.ir.verify.kernel import prove
 from rammer.kernels import candidates
 from rammer.vdevice.cpu.codegen.compile import KernelCompiler, arch_flags
 from rammer.vdevice.cpu.codegen.emit import emit, translation_unit
@@ -203,6 +204,17 @@ def check_text(arch: str, cases: Sequence[Operation], folder: Path) -> None:
     flags = ("-S", "-emit-llvm", "-Xclang", "-disable-llvm-passes", "-w", "-nostdlibinc", "-isystem", str(INCLUDE))
     flags = (*flags, *arch_flags(arch, compiler.family, host()))
     run([*compiler.command, *flags, "kernels.c", "-o", "kernels.ll"], folder=str(folder), timeout_s=300)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+@pytest.mark.parametrize("registers", [4, 8, 16])
+def test_cells_of_batches_fit_any_number_of_registers(registers: int, dtype: DType) -> None:
+    """A Cortex-M4 has eight; a vector of doubles takes two."""
+    spec = replace(SLOW_SPEC, lanes=4, registers=registers)
+    for batch in (3, 8, 75):
+        shapes = ((batch, 4, 40), (batch, 40), (batch, 40), (4, 40, 40))
+        kernels = candidates(operation("lstm_cell", *(TensorType(s, dtype) for s in shapes), static=("r",)), spec)
+        assert kernels and not any(prove(k) for k in kernels)
 
 
 needs_zig = pytest.mark.skipif(c_compiler().family != "zig", reason="only ziglang compiles for every arch")

@@ -65,4 +65,4 @@ def test_cells_stay_whole_where_decomposing_costs_more_or_changes_results() -> N
     b.output(b.add("gru_cell", *narrow), "narrow")
     wide = [b.input(f"w{n}", shape) for n, shape in enumerate([(8, 3, 128), (8, 128), (3, 128, 128)])]
     b.output(b.add("gru_cell", *wide), "weights that are not known")
-    assert decomposed(b.build()) is b.build() or kinds(decomposed(b.build()))["gru_cell"] == 2
+    assert kinds(decomposed(b.build()))["gru_cell"] == 2

@@ -188,7 +188,7 @@ def _gates(s: Sched, p: Product) -> Sched:
         even = [Block(v, rows) for v in range(max(limit // (gates * rows), 1), 0, -1) if vectors % v == 0]
     else:
         even = [b for b in blocks(problem, vectors, height) if vectors % b.vectors == 0 and b.vectors * b.rows <= limit]
-    panel, rows = lanes * even[0].vectors, even[0].rows
+    panel, rows = (lanes * even[0].vectors, even[0].rows) if even else (lanes, 1)
     reduce = [a for a, _ in p.stage.reduce]
     nest = Sched(problem, p.stage).reorder(*(a for a in extents if a not in (p.lane, p.row, *together)))
     nest = nest.split(p.lane, panel).split(p.row, rows).reorder(*reduce)

@@ -29,7 +29,8 @@ def columns_first(graph: Graph) -> Graph:
 def _split(expr: TensorExpr, stage: Stage) -> tuple[Stage, ...]:
     """Return the reductions of columns and of rows that make a stage; the stage itself if it has no such window."""
     load = stage.body.arg if isinstance(stage.body, Cast) else stage.body
-    if not isinstance(load, Load) or load.dynamic or not load.index or any(kind.layout for _, kind in expr.inputs):
+    blocked = any(kind.layout for _, kind in (*expr.inputs, *expr.outputs))
+    if len(stage.reduce) < 2 or blocked or not isinstance(load, Load) or load.dynamic:
         return (stage,)
     *lead, last = load.index
     along = tuple(axis for axis in (*stage.axes, *stage.reduce) if axis[0] in variables(last))

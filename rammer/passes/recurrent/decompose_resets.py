@@ -15,7 +15,7 @@ from rammer.ir.device import VDeviceSpec
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
 from rammer.ir.tensor import TensorId
-from rammer.passes.editor import Editor
+from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.recurrent.decompose_cells import PLAIN
 from rammer.passes.structure import WIDE
 
@@ -26,12 +26,12 @@ LEAST_TERMS = 1 << 13  # that each vEU would compute again: as many as pay for a
 
 def decompose_resets(graph: Graph, spec: VDeviceSpec) -> Graph:
     """Decompose gru_cell into two products, if its weights are constant and computing gates again costs more."""
-    editor = Editor(graph)
     matrices: dict[TensorId, list[TensorId]] = {}
-    for n, op in list(editor.operators.items()):
-        if op.kind == "gru_cell" and _pays(editor, op, spec):
-            _decompose(editor, editor.remove(n), matrices)
-    return editor.finish()
+
+    def step(editor: Editor, _: int, op: ROperator) -> TensorId | None:
+        return _decompose(editor, op, matrices) if _pays(editor, op, spec) else None
+
+    return apply_pattern(graph, step, "gru_cell")
 
 
 def _pays(editor: Editor, op: ROperator, spec: VDeviceSpec) -> bool:
@@ -43,7 +43,8 @@ def _pays(editor: Editor, op: ROperator, spec: VDeviceSpec) -> bool:
     return large and known and wide and not attrs.get("linear_before_reset") and attrs.get("clip") is None
 
 
-def _decompose(editor: Editor, op: ROperator, matrices: dict[TensorId, list[TensorId]]) -> None:
+def _decompose(editor: Editor, op: ROperator, matrices: dict[TensorId, list[TensorId]]) -> TensorId:
+    """Return the new state, by products with weights that steps share in `matrices`."""
     gx, h, weights, *biases = op.inputs
     (batch, hidden), dtype = editor.types[h].shape, editor.types[h].dtype.numpy
     inner, outer = op.operation.keywords.get("activations", DEFAULT)
@@ -68,4 +69,4 @@ def _decompose(editor: Editor, op: ROperator, matrices: dict[TensorId, list[Tens
     update, reset = (define(inner, gates(both, n, 1)) for n in range(2))
     fresh = define(outer, total(2, 1, define("matmul", define("mul", reset, h), matrices[weights][1])))
     new = define("mul", define("sub", editor.constant(np.ones((), dtype)), update), fresh)
-    editor.define(op.name, "add", new, define("mul", update, h), outputs=op.outputs)
+    return define("add", new, define("mul", update, h))
