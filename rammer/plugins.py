@@ -125,9 +125,8 @@ class PluginRegistry:
             if self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
             raise PluginError(f"plugin {name!r}: {error}", hint="compare the hook with docs/hooks.md") from error
-        self._origins[name] = (
-            "" if BUILTINS.get(name) == getattr(plugin, "__name__", "") else f"{name} {version}".strip()
-        )
+        built_in = BUILTINS.get(name) == getattr(plugin, "__name__", "")
+        self._origins[name] = "" if built_in else f"{name} {version}".strip()
 
     def _ask(self, hook: str, **arguments: object) -> Iterator[tuple[str, Any]]:
         """Yield every plugin's name and answer. Raises PluginError, naming the plugin, if its hook raises."""

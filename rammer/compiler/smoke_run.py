@@ -321,9 +321,8 @@ class _Run:
         once: Expected = {}
         explained: Expected = {}
         own = all(k.faithful for k in set(self._plan.kernels))
-        steps = (
-            USUAL if own and not any("_transform" in op.kind for op in self._plan.graph.operators) else USUAL_OF_OTHERS
-        )
+        transforms = any("_transform" in op.kind for op in self._plan.graph.operators)
+        steps = USUAL if own and not transforms else USUAL_OF_OTHERS
         doubles = self._plan.spec.has_float64
 
         def least(value: Array, steps: float) -> Array:

@@ -65,9 +65,7 @@ def _usual(operation: Operation, spec: VDeviceSpec, tuning: Tuning) -> list[RKer
         return list(update.kernels(KernelProblem(operation, spec, operation.expr, {}, frozenset(), tuning)))
     if spec.execution is Execution.SIMT:
         if tuning != USUAL and not tuning.every_axis:
-            raise LoweringError(
-                f"{operation.kind}: SIMT has no {tuning}", hint="its tiles follow from scratch and vEUs"
-            )
+            raise LoweringError(f"{operation.kind}: SIMT has no {tuning}", hint="tiles follow from scratch and vEUs")
         from rammer.kernels.threads import candidates as threads  # and all of its tilings, which a CPU needs none of
 
         return threads.per_image_kernels(operation, spec) if tuning.every_axis else threads.candidates(operation, spec)

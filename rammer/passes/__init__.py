@@ -22,6 +22,7 @@ from rammer.passes.clean.split_columns import split_columns
 from rammer.passes.fusion.chains import fuse_chains
 from rammer.passes.fusion.norms import fuse_norms
 from rammer.passes.fusion.regions import fuse
+from rammer.passes.fusion.rows import fuse_rows
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.layout.channels_last import keep_channels_last
 from rammer.passes.layout.columns_first import columns_first
@@ -119,6 +120,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         bound(fuse, spec.num_veus * spec.lanes),
         bound(fuse_chains, spec),
         bound(fuse_norms, spec),
+        *only(core, bound(fuse_rows, spec)),
         *only(core and spec.lanes > 1, bound(keep_channels_last, spec.lanes)),
         bound(choose_layouts, spec, per_image),
         *only(core, columns_first),

@@ -185,9 +185,8 @@ class Editor:
                 if n in done:
                     stack.pop()
                     continue
-                waiting = [
-                    p for t in self.operators[n].inputs if (p := self.producer.get(t)) is not None and p not in done
-                ]
+                producers = map(self.producer.get, self.operators[n].inputs)
+                waiting = [p for p in producers if p is not None and p not in done]
                 if waiting:
                     assert n not in opened, f"a pass made a cycle through {self.operators[n].name!r}"
                     opened.add(n)

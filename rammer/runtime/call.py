@@ -85,9 +85,7 @@ class Runnable(ABC):
 
 def _mapping(inputs: Any) -> Mapping[str, Any]:
     if type(inputs) is not dict and not isinstance(inputs, Mapping):  # isinstance of an ABC is slow
-        raise InputError(
-            f"inputs are a {type(inputs).__name__}", hint="run({name: array}); a call takes arrays in order"
-        )
+        raise InputError(f"inputs are a {type(inputs).__name__}", hint="run({name: array}); calls take arrays in order")
     return inputs
 
 

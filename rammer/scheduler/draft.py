@@ -183,10 +183,8 @@ class Draft:
             worse = f"priced at {priced_us:.2f} µs, worse than the {baseline_us:.2f} µs of one rProgram per rOperator"
             notes = [*notes, worse]
         kernels = tuple(self.kernels[n] for n in range(len(self.graph.operators)))
-        times = {kernel: self.prices.rtask_us(kernel) for kernel in kernels}
-        return ExecutionPlan(
-            self.graph, self.spec, kernels, tuple(programs), policy, rtask_us=times, notes=tuple(notes)
-        )
+        us = {kernel: self.prices.rtask_us(kernel) for kernel in kernels}
+        return ExecutionPlan(self.graph, self.spec, kernels, tuple(programs), policy, rtask_us=us, notes=tuple(notes))
 
 
 def _by_weights(candidates: list[_Candidate], assembly: Assembly) -> Iterator[tuple[TaskUid, Needs, Assignment]]:

@@ -136,9 +136,8 @@ class PriceTable:
         candidates = self.problem.candidates.get(operation, ())
         kernels = [kernel for kernel in candidates if kernel.fits(spec)]
         if not kernels:
-            seen = ", ".join(
-                f"{k.name} ({k.num_threads} threads, {k.scratch_bytes} bytes of scratch)" for k in candidates
-            )
+            needs = "{0.name} ({0.num_threads} threads, {0.scratch_bytes} bytes of scratch)"
+            seen = ", ".join(map(needs.format, candidates))
             raise ScheduleError(
                 f"{operation.kind}: no rKernel fits vDevice {spec.name!r} "
                 f"({spec.max_threads} threads, {spec.scratch_bytes} bytes of scratch); candidates: {seen or 'none'}",

@@ -273,9 +273,7 @@ class Session(Stateful, InferenceSession):
         kept = {name: deepcopy(value) for name in memory.inputs if (value := memory.value(name)) is not None}
         request = self._request(memory, {**kept, **inputs})
         if resident := [name for name, array in request.arrays.items() if on_gpu(array)]:
-            raise InputError(
-                f"input {resident[0]!r} lies on a GPU, and the model is cut", hint="give it as a NumPy array"
-            )
+            raise InputError(f"input {resident[0]!r} lies on a GPU, and the model is cut", hint="give a NumPy array")
         values = {name: self._inputs.value(name, request) for name in self._inputs.ports}
         return values | {
             name: np.asarray(v, object)
@@ -316,9 +314,7 @@ class Session(Stateful, InferenceSession):
         caches = {n: as_array(n, inputs[n], self._inputs.ports[n].dtype) for n in self._growing.axes if n in inputs}
         lengths = self._growing.lengths(memory, caches)
         given = {n: value for n, value in inputs.items() if n not in caches}
-        kept = {
-            n: value for n in memory.inputs if n not in self._growing.axes and (value := memory.value(n)) is not None
-        }
+        kept = {n: v for n in memory.inputs if n not in self._growing.axes and (v := memory.value(n)) is not None}
         shapes, arrays = self._inputs.flat({**kept, **given})
         extents = self._inputs.extents(shapes)
         for name in memory.inputs:

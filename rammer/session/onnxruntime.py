@@ -277,9 +277,7 @@ def chosen_target(
             number = options.get("device_id")
             return target, None if target == "cpu" or number is None else str(number)
         logger.log(log.DEVICES, "%s is not available: %s", name, left[target].reason)
-    raise InputError(
-        f"none of {', '.join(name for name, _ in known)} is available here", hint="`rammer doctor` says why"
-    )
+    raise InputError(f"none of {', '.join(name for name, _ in known)} is available here", hint="see `rammer doctor`")
 
 
 def threads_of(options: Any) -> int | None:

@@ -126,9 +126,7 @@ def ports_of(graph: Graph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     """Return a graph's inputs and outputs as ports. Raises DeviceError for a blocked layout."""
     for tensor in (*graph.inputs, *graph.outputs):
         if graph.types[tensor].layout is not None:
-            raise DeviceError(
-                f"input or output {tensor!r} has a blocked layout", hint="passes must keep ports row-major"
-            )
+            raise DeviceError(f"input or output {tensor!r} has a blocked layout", hint="ports must be row-major")
     inputs, outputs = (
         tuple(Port(t, graph.types[t], graph.symbols.get(t, ())) for t in some) for some in (graph.inputs, graph.outputs)
     )

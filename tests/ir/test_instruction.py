@@ -12,12 +12,12 @@ from rammer.ir.instruction import Instruction, padded, place
 from rammer.ir.tensor import Digit, Layout
 from rammer.vdevice.cpu.codegen.amx import AMX
 from rammer.vdevice.cpu.codegen.dots import AVX512_BF16
-from rammer.vdevice.cpu.codegen.vnni import AVX2, VNNI
+from rammer.vdevice.cpu.codegen.vnni import AVX2, AVX512, VNNI
 from rammer.vdevice.rocm.matrix_cores import MATRIX_CORES
 from rammer.vdevice.simt.codegen.mma import SM_80
 
 WAVES = {f"{arch} {i.name}": i for arch, found in {"sm_80": SM_80, **MATRIX_CORES}.items() for i in found}
-TABLES = {"AMX": AMX, "AVX512-BF16": AVX512_BF16, "AVX512-VNNI": VNNI, "AVX2": AVX2}
+TABLES = {"AMX": AMX, "AVX512-BF16": AVX512_BF16, "AVX512-VNNI": VNNI, "AVX512": AVX512, "AVX2": AVX2}
 ALONE = {f"{cpu} {i.name}": i for cpu, found in TABLES.items() for i in found}
 
 

@@ -35,14 +35,15 @@ from rammer.kernels.vectors.matrix_unit import MatrixUnit, units_of
 from rammer.vdevice.cpu.codegen import unit_text
 from rammer.vdevice.cpu.codegen.compile import arch_flags
 from rammer.vdevice.cpu.codegen.emit import emit, prelude, translation_unit
-from rammer.vdevice.cpu.codegen.vnni import AVX2, ROWS, VNNI
+from rammer.vdevice.cpu.codegen.vnni import AVX2, AVX512, ROWS, VNNI
 from rammer.vdevice.cpu.device import CpuVDevice
 from rammer.vdevice.cpu.host import ARCHES, host
 from rammer.vdevice.toolchain import c_compiler
 
 BYTES = replace(SPEC, arch=runnable("x86-64-avx512vnni"), instructions=VNNI)
 PAIRS = replace(SPEC, arch=runnable("x86-64-avx2"), lanes=8, registers=16, instructions=AVX2)
-SPECS = {"vnni": BYTES, "avx2": PAIRS}
+PAIRS_512 = replace(SPEC, arch=runnable("x86-64-avx512"), instructions=AVX512)
+SPECS = {"vnni": BYTES, "avx512": PAIRS_512, "avx2": PAIRS}
 FAR = replace(BYTES, memory=(MemoryLevel("L2", 1 << 10, "veu", 250.0),), scratch_bytes=6 << 10)  # strips of rows
 ELSEWHERE = [a.name for a in ARCHES.values() if host().runs(a)][-1]  # the plainest CPU of this machine's kind
 VPDPBUSD = re.compile(  # of 512 bits, and not the form that saturates

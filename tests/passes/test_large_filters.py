@@ -21,6 +21,7 @@ from rammer.ir.tensor import Array, DType
 from rammer.kernels import candidates
 from rammer.passes import optimize
 from rammer.passes.clean.large_filters import transform_large_filters
+from rammer.scheduler.graphturbo.in_parts import Parted, in_parts
 
 CACHED = replace(SPEC, memory=(MemoryLevel("L2", 1 << 20, "veu", 100.0, "cache"),))
 BOUND = 2e-5  # of the largest output
@@ -138,6 +139,19 @@ def in_float64(graph: Graph, inputs: dict[str, Array]) -> Array:
     made.output(names[graph.outputs[0]], "y0")
     found = evaluate_graph(made.build(), {n: a.astype(np.float64) for n, a in inputs.items()})
     return found["y0"]
+
+
+def test_parts_of_transforms_are_scheduled_as_the_whole() -> None:
+    """Rows of a part are read some rows further on."""
+    x, outs, kernel, options = SIZES["both strides"]
+    graph = transform_large_filters(conv(x, outs, kernel, **options), CACHED)
+    (n,) = (n for n, op in enumerate(graph.operators) if op.kind == "input_transform")
+    *outer, rows, columns = graph.operators[n].operation.outputs[0].shape
+    boxes = tuple((*((0, e) for e in outer), ends, (0, columns)) for ends in ((0, 6), (6, rows)))
+    found = in_parts(graph, [Parted((n,), boxes)])
+    for (number,) in found.parts[0]:
+        made = candidates(found.graph.operators[number].operation, CACHED)
+        assert made and all(k.name.startswith("input_transform") for k in made)
 
 
 def test_programs_without_it() -> None:

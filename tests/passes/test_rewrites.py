@@ -42,6 +42,8 @@ NEUTRAL: dict[str, Callable[[Net, TensorId], TensorId]] = {
     "expand": lambda b, x: b.add("expand", x, shape=(16, 4, 1)),
     "slice": lambda b, x: b.add("slice", x, starts=(0,) * 4, steps=(1,) * 4, shape=(2, 16, 4, 4)),
     "there and back": lambda b, x: b.add("reshape", b.add("reshape", x, shape=(32, 16)), shape=(2, 16, 4, 4)),
+    "where, never": lambda b, x: b.add("where", b.constant(np.zeros((4, 1), np.bool_)), full(b, 0, 1), x),
+    "where, always": lambda b, x: b.add("where", b.constant(np.ones(1, np.bool_)), x, full(b, 0, 1)),
 }
 
 
@@ -62,6 +64,14 @@ def test_an_output_keeps_a_copy_of_an_input(name: str) -> None:
 def test_growing_operators_stay() -> None:
     graph = model(lambda b, x: b.add("add", x, full(b, 0, 3, 1, 1, 1, 1)))
     assert after(graph, simplify) == {"add": 1}
+
+
+def test_choices_that_differ_or_grow_stay() -> None:
+    def build(b: Net, x: TensorId) -> tuple[TensorId, ...]:
+        some, none = (b.constant(np.array(c)) for c in ([True, False, True, True], [[[[[False]]]]] * 3))
+        return b.add("where", some, x, full(b, 0, 1)), b.add("where", none, x, full(b, 0, 1))
+
+    assert after(model(build), simplify) == {"where": 2}
 
 
 def test_gather_of_constant_places_is_a_slice() -> None:

@@ -360,9 +360,7 @@ class Importer:
     def _require_exact(self, values: Sequence[Value | None]) -> None:
         """Raise NotConstant for a tensor whose size is only known at run time."""
         for found in (self.builder.counts[t] for t in values if self.builder.counts and t in self.builder.counts):
-            error = NotConstant(
-                "the size of an operand is only known at run time", hint="rammer.Session cuts the model"
-            )
+            error = NotConstant("an operand's size is only known at run time", hint="rammer.Session cuts the model")
             error.inputs, error.counted = self.builder.sources(found[1]), True
             raise error
 

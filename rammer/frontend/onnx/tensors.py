@@ -186,9 +186,7 @@ def _decode(tensor: TensorProto, external: ExternalData, taken: memoryview | Non
         return _from_bytes(external.read(tensor, nbytes), dtype, shape)
     if len(filled) + raw > 1 or (filled and filled[0] != _FIELDS[dtype]):
         seen = ", ".join(filled + ["raw_data"] * raw)
-        raise ModelError(
-            f"{what} of type {dtype.value} has its data in {seen}", hint=f"use raw_data or {_FIELDS[dtype]}"
-        )
+        raise ModelError(f"{what} of type {dtype.value} has data in {seen}", hint=f"use raw_data or {_FIELDS[dtype]}")
     if raw:
         data = tensor.raw_data if taken is None else taken
         if len(data) != nbytes:

@@ -131,9 +131,8 @@ class Accesses:
         if target in read:
             return True
         partial = all(isinstance(a, Call) and a.fn == call.fn and self._folds(a, target) for a in inner)
-        return (
-            partial and len(read | {ld.tensor for a in inner for ld, _ in loads(a)}) == 1 and not read & self._arguments
-        )
+        tensors = read | {ld.tensor for a in inner for ld, _ in loads(a)}
+        return partial and len(tensors) == 1 and not read & self._arguments
 
     def _of(self, stmt: Stmt, loops: tuple[tuple[int, For], ...], path: Path) -> Iterator[Access]:
         """Yield the accesses of a statement: reads, then writes."""

@@ -78,9 +78,8 @@ def sumset(parts: Sequence[Intervals]) -> Intervals:
             many.append(part)
     for part in sorted(many, key=_finest):
         if len(part) == 1:
-            total = (
-                total + np.array([[part[0, 0], part[0, 1] - 1]]) if len(total) == 1 else shifted(total, expand(part))
-            )
+            ends = np.array([[part[0, 0], part[0, 1] - 1]])
+            total = total + ends if len(total) == 1 else shifted(total, expand(part))
             continue
         steps = part[1:, 0] - part[:-1, 0]
         if len(total) == 1 and (steps <= total[0, 1] - total[0, 0]).all() and (part[:, 1] - part[:, 0] == 1).all():

@@ -181,9 +181,7 @@ def _check_targets(program: RProgram, number: int, barriers: _Barriers) -> None:
             hint="a barrier waits for slots of its rProgram",
         )
     if own[n]:
-        raise VerificationError(
-            "R102", f"{where} waits for {target} on its own lane", hint="lane order needs no barrier"
-        )
+        raise VerificationError("R102", f"{where} waits for {target} on its own lane", hint="a lane needs no barrier")
     raise VerificationError(
         "R102", f"{where} waits for vEU {target.veu} twice", hint="name the last order needed on each vEU"
     )

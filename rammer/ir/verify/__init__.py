@@ -125,9 +125,7 @@ def verify_graph(graph: Graph, before: Graph) -> None:
             raise VerificationError("R110", f"port {tensor!r} was {kind} with memory of its own, and is no more")
     for tensor, value in graph.constants.items():
         if (value.shape, value.dtype) != (graph.types[tensor].shape, graph.types[tensor].dtype.numpy):
-            raise VerificationError(
-                "R110", f"constant {tensor!r} is {value.dtype}{value.shape}, not what its type says"
-            )
+            raise VerificationError("R110", f"constant {tensor!r} is {value.dtype}{value.shape}, unlike its type")
     made = {*graph.inputs, *graph.constants}
     written: set[TensorId] = set()  # owners of memory into which something was written before
     for op in graph.operators:
@@ -194,9 +192,7 @@ def _every_rtask_once(evidence: PlanEvidence) -> None:
         for position, uid in program.tasks():
             place = PlanPosition(number, *position)
             if not (0 <= uid.operator_id < len(kernels) and 0 <= uid.rtask_id < kernels[uid.operator_id].num_rtasks):
-                raise VerificationError(
-                    "R106", f"{place} holds rTask {uid.operator_id}.{uid.rtask_id}, which is unknown"
-                )
+                raise VerificationError("R106", f"{place} holds the unknown rTask {uid.operator_id}.{uid.rtask_id}")
             if uid in seen:
                 raise VerificationError("R106", f"{evidence.task(uid)} is in {seen[uid]} and again in {place}")
             seen[uid] = place
@@ -309,9 +305,7 @@ def _one_veu(evidence: PlanEvidence) -> None:
     seen = must_be_seen(plan)
     for owner, rows in accesses(plan, order, memory.in_scratch).items():
         if owner in seen:
-            raise VerificationError(
-                "R113", f"{owner!r} lies in scratch, but {seen[owner]}", hint="put it into the arena"
-            )
+            raise VerificationError("R113", f"{owner!r} lies in scratch, but {seen[owner]}", hint="put it in the arena")
         pieces = memory.in_scratch[owner]
         which = np.searchsorted(pieces.firsts, rows[:, 0], "right") - 1
         veus, slots = np.array(pieces.veus)[which], rows[:, 2]
@@ -439,9 +433,7 @@ def _in_place(evidence: PlanEvidence) -> None:
         old, new = op.inputs[0], op.outputs[0]
         if not _updates(graph, op):
             raise VerificationError("R112", f"{op.name!r} updates {old!r}, and {new!r} is not that input's memory")
-        reads = [
-            (f"{other.kind} {other.name!r}", t) for other in graph.operators if other is not op for t in other.inputs
-        ]
+        reads = [(f"{by.kind} {by.name!r}", t) for by in graph.operators if by is not op for t in by.inputs]
         reads += [("the caller", t) for t in graph.outputs] + [(f"{op.kind} {op.name!r}", t) for t in op.inputs[1:]]
         for reader, tensor in reads:
             if graph.storage(tensor).root == old and not _seen_through(graph, tensor, new):

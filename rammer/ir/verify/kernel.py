@@ -410,7 +410,7 @@ def _updates(evidence: KernelEvidence) -> Iterator[Finding]:
 
 
 def _prefetched(evidence: KernelEvidence) -> Iterator[Finding]:
-    inputs = {b.name for b in evidence.program.arguments[evidence.program.num_outputs :]}
+    arguments = {b.name: n < evidence.program.num_outputs for n, b in enumerate(evidence.program.arguments)}
     for hint, asked in evidence.accesses.hints:
         if hint.buffer == NEXT:
             for rtask in evidence.rtasks:
@@ -418,15 +418,15 @@ def _prefetched(evidence: KernelEvidence) -> Iterator[Finding]:
                 if lines.times and (lines.elements[-1, 1] > 0 or lines.times != lines.size):
                     what = f"rTask {rtask} prefetches {NEXT}{_show(lines.elements)}, {lines.times} lines, not each once"
                     yield Finding("R209", what, lines.exact)
-        elif hint.buffer in inputs:
-            reads = [footprint(a).elements for a in evidence.by_buffer.get(hint.buffer, ()) if not a.write]
+        elif (written := arguments.get(hint.buffer)) is not None:
+            used = [footprint(a).elements for a in evidence.by_buffer.get(hint.buffer, ()) if a.write == written]
             parts = hint.encoding.parts if hint.encoding else 1
             wanted = footprint(asked)
-            if wanted.times and not len(common(wanted.elements, union(reads) * parts)):
-                what = f"{hint.buffer}{_show(wanted.elements)} is prefetched, of which nothing is read"
+            if wanted.times and not len(common(wanted.elements, union(used) * parts)):
+                what = f"{hint.buffer}{_show(wanted.elements)} is prefetched, of which it uses nothing"
                 yield Finding("R209", what, wanted.exact)
         else:
-            yield Finding("R209", f"{hint.buffer} is prefetched, which is no input")
+            yield Finding("R209", f"{hint.buffer} is prefetched, which is no argument")
 
 
 # R207: flows

@@ -41,9 +41,7 @@ def finished(program: TileProgram) -> TileProgram:
     """Return a draft's tile program with its conditions decided. Raises LoweringError if threads would miss a Sync."""
     body = simplify_body(program.body, {})
     if _misses(body, False):
-        raise LoweringError(
-            f"{program.name}: a Sync would stand under a condition", hint="compute the stage further out"
-        )
+        raise LoweringError(f"{program.name}: a Sync would stand under a condition", hint="compute it further out")
     return replace(program, body=body, num_block_syncs=block_syncs(body))
 
 

@@ -63,9 +63,7 @@ def _divided(staging: Staging, unit: Instruction) -> Iterator[tuple[Pair, Pair]]
     spec, p = staging.problem.spec, staging.p
     sums, a, b = (unit.registers(name) for name, _ in unit.tensors)
     (_, height), (_, width), _ = unit.axes
-    most = [
-        -(-prod(staging.extents[axis] for axis in axes) // size) for axes, size in ((p.slow, height), (p.fast, width))
-    ]
+    most = [-(-prod(staging.extents[a] for a in axes) // size) for axes, size in ((p.slow, height), (p.fast, width))]
     room = spec.registers * spec.lanes
     sizes = sorted({n * times for n in powers(room // sums) for times in TIMES})
     waves = range(1, spec.max_threads // unit.threads + 1)

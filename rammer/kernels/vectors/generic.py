@@ -36,7 +36,7 @@ def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") 
     root, crossing = problem.root, _crossing(problem)
     sides = [] if root.reduce or problem.placed else _sides(root)
     last, extent = root.axes[-1] if sides else ("", 1)
-    lane = crossing[0] if crossing else last if extent > 1 and last not in sides else lane_axis(problem, root)
+    lane = crossing[0] if crossing else last if extent > 1 and last not in sides else _lane(problem)
     extents, order = dict(root.axes), [a for a in output_order(problem) if a not in sides]
     unroll = 1
     if lane is not None and lane in dict(root.reduce):
@@ -77,6 +77,19 @@ def _schedules(problem: KernelProblem, *, least_scratch: bool, first: str = "") 
             head, rest = (*head[:-1], Loop(outer[-1], count)), (*head[-1:], *rest)
         s = s.nest((*head, *block)).place(problem.placed).nest(rest).pack(packing)
         yield s.build(f"{lane or 'point'}{problem.lanes * unroll}")
+
+
+def _lane(problem: KernelProblem) -> str | None:
+    """Return the axis to vectorize: on a core that of a lone sum's terms, if they are adjacent and fill vectors.
+
+    Measured for sums and maxima of 16 and 32 numbers: 1 to 8 times as fast as to gather vectors of results.
+    """
+    root, lanes = problem.root, problem.lanes
+    for axis, extent in root.reduce[-1:] if problem.spec.is_core and lanes > 1 and not problem.placed else ():
+        steps = {problem.lane_stride(load.tensor, load.index, axis, root) for load, _ in all_loads(root)}
+        if steps == {1} and extent % lanes == 0:
+            return axis
+    return lane_axis(problem, root)
 
 
 def _sides(root: Stage) -> list[str]:

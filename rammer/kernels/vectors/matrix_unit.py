@@ -69,14 +69,19 @@ class MatrixUnit(NamedTuple):
         return self.products[0].gain / self.copy.gain
 
     @property
+    def speedup(self) -> float:
+        """The rate of its products over that of vectors for the same operands."""
+        return self.products[0].gain * (WIDENED if self.exact else 1.0)
+
+    @property
     def padding(self) -> float:
         """The most rows that its blocks may hold per existing row."""
-        return min(self.products[0].gain * (WIDENED if self.exact else 1.0) / LEAST_GAIN, MOST_PADDING)
+        return min(self.speedup / LEAST_GAIN, MOST_PADDING)
 
     @property
     def fewest_columns(self) -> float:
         """The number of columns above which it saves more time than copying their rows takes."""
-        return self.copy_columns / max(self.products[0].gain - 1, 1e-9)
+        return self.copy_columns / max(self.speedup - 1, 1e-9)
 
     @property
     def depth(self) -> int:
@@ -142,8 +147,7 @@ def schedules(problem: KernelProblem, unit: MatrixUnit) -> Iterator[Schedule]:
         p = _of_one_row(p)
     if p is None or problem.placed or not suits(problem, p, unit):
         return
-    best = unit.products[0]
-    if problem.microseconds * (1 - 1 / best.gain) < WORTH_WAKING * best.wake_us:
+    if problem.microseconds * (1 - 1 / unit.speedup) < WORTH_WAKING * unit.products[0].wake_us:
         return
     _, still = sides(p, unit)
     if dict(p.stage.axes)[still.axis] < unit.fewest_columns:

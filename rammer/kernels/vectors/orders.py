@@ -16,7 +16,7 @@ from rammer.kernels.schedule import Loop
 MIN_BLOCKS = 4  # register blocks of rows: with fewer, panels are not blocked
 LEAST_TERMS = 64  # terms of a k-block: sums are loaded and stored for each
 PAGE_BYTES = 4096  # of memory; also what the sets of the nearest cache span: rows with this stride share one set
-STRIDED_ROWS = 64  # uses of a strided panel that pay for copying it
+STRIDED_ROWS = 32  # uses of a strided panel that pay for copying it
 
 Loops = tuple[Loop, ...]
 

@@ -33,7 +33,8 @@ def schedules(problem: KernelProblem) -> Iterator[Schedule]:
     """
     (lines,), root = problem.placed, problem.root
     _, channel, row, _ = (a for a, _ in root.axes)
-    into = any(var(row) in load.index for load, _ in loads(root.body))  # else rows of a tile share a position
+    # else rows of a tile share a position; an operator of some rows only adds the number of its first one
+    into = any(ix.coef(row) for load, _ in loads(root.body) for ix in load.index)
     extents, lanes = dict(root.axes), problem.lanes if _in_blocks(problem, lines) else 1
     step = 1 if into else lines.shape[-2]
     for s in begun(problem, [(row, extents[row], step)]):

@@ -14,7 +14,7 @@ _NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
 
 
 def simplify(graph: Graph) -> Graph:
-    """Remove copies, casts and reshapes to the same type, x * 1, x + 0; merge a reshape of a reshape.
+    """Remove copies, casts and reshapes to the same type, x * 1, x + 0, constant choices; merge reshapes.
 
     A gather of evenly spaced constant places becomes a slice.
     """
@@ -33,8 +33,12 @@ def _simplified(editor: Editor, _: int, op: ROperator) -> TensorId | None:
 
 
 def _neutral(editor: Editor, op: ROperator) -> TensorId | None:
-    """Return the operand that an operation with a neutral constant returns unchanged, or None."""
+    """Return the operand that an operation with a neutral constant, or a constant condition, returns; or None."""
     neutral = _NEUTRAL.get(op.kind)
+    if op.kind == "where" and (chosen := editor.constants.get(op.inputs[0])) is not None:
+        source = op.inputs[1 if np.all(chosen) else 2]
+        uniform = np.all(chosen) or not np.any(chosen)
+        return source if uniform and editor.types[source] == op.operation.outputs[0] else None
     if neutral is None or len(op.inputs) != 2:
         return None
     for here, other in ((0, 1), (1, 0)) if op.kind in ("mul", "add") else ((0, 1),):

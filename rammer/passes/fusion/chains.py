@@ -33,7 +33,7 @@ def fuse_chains(graph: Graph, spec: VDeviceSpec) -> Graph:
     editor = Editor(graph)
     for n in [n for n, op in editor.operators.items() if op.kind == "softmax"]:
         if chain := _chain(editor, n, spec):
-            _join(editor, chain)
+            join(editor, chain)
     return editor.finish()
 
 
@@ -88,9 +88,7 @@ def _moved(editor: Editor, op: ROperator, slot: int, room: float = 0, kinds: tup
     """
     found: list[int] = []
     tensor = op.inputs[slot]
-    while (
-        (maker := editor.maker(tensor)) is not None and maker.kind in kinds and editor.only_reader(tensor) is not None
-    ):
+    while (maker := editor.maker(tensor)) and maker.kind in kinds and editor.only_reader(tensor) is not None:
         kind = editor.types[tensor]
         stays = maker.kind != "transpose" or maker.operation.attr("perm")[-1] == kind.rank - 1
         if not stays and prod(kind.shape[-2:]) * kind.dtype.itemsize > room:
@@ -102,7 +100,7 @@ def _moved(editor: Editor, op: ROperator, slot: int, room: float = 0, kinds: tup
     return found
 
 
-def _join(editor: Editor, chain: list[int]) -> None:
+def join(editor: Editor, chain: list[int]) -> None:
     """Replace these operators by one. Results of all but the last are read inside only."""
     place: dict[TensorId, Ref] = {}
     inputs: dict[TensorId, int] = {}

@@ -138,9 +138,8 @@ class _Chooser:
         for tensor, kind, how in zip(op.inputs, operation.inputs, reads, strict=True):
             if tensor in self.editor.constants or not self._blockable(kind):
                 continue
-            if (how is Channels.OTHER and op.kind not in _WINDOWS) or (
-                how is Channels.SUMMED and "conv" not in members
-            ):
+            summed = how is Channels.SUMMED and "conv" not in members
+            if summed or (how is Channels.OTHER and op.kind not in _WINDOWS):
                 return False
         return True
 

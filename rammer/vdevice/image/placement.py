@@ -50,9 +50,7 @@ class ArenaPlacement:
     def __init__(self, plan: ExecutionPlan, memory: MemoryPlan | None = None) -> None:
         found = plan.memory if memory is None else memory
         if found is None:
-            raise DeviceError(
-                "the plan has no memory", hint="set its `memory` with rammer.planner.memory.plan_memory(plan)"
-            )
+            raise DeviceError("the plan has no memory", hint="set memory by rammer.planner.memory.plan_memory(plan)")
         self._plan, self._graph, self.memory = plan, plan.graph, found
         self._numbers: dict[tuple[TensorId, Layout | None], int] = {}
 

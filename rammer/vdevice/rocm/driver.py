@@ -81,9 +81,7 @@ class Hip:
             error, *values = getattr(self.module, name)(*arguments)
         except RuntimeError as problem:  # the package loads library and function at the first call
             if "dlsym" in str(problem):
-                raise MissingFunction(
-                    f"ROCm's library is too old: it has no {name}", hint="install ROCm 6"
-                ) from problem
+                raise MissingFunction(f"ROCm is too old: it has no {name}", hint="install ROCm 6") from problem
             raise DeviceError(
                 f"ROCm's library cannot be loaded: {problem}", hint=f"{INSTALL_ROCM}; or {EMULATE}"
             ) from problem

@@ -76,10 +76,8 @@ def fused_matmul(n: Node) -> TensorId:
         moved = n.attrs[name] and rank > 2
         perm = (*range(1, rank - 1), 0, rank - 1) if moved else range(rank)
         operands.append(n.transpose(n.tensor(position), perm))
-    swapped = (
-        bool(n.attrs[name]) and n.type(t).rank > 1 for name, t in zip(("transA", "transB"), operands, strict=True)
-    )
-    trans = dict(zip(("trans_a", "trans_b"), swapped, strict=True))
+    flips = (bool(n.attrs[name]) and n.type(t).rank > 1 for name, t in zip(("transA", "transB"), operands, strict=True))
+    trans = dict(zip(("trans_a", "trans_b"), flips, strict=True))
     product = n.add("matmul", *operands, **trans)
     return product if n.attrs["alpha"] == 1 else n.add("mul", product, n.like(n.attrs["alpha"], product))
 

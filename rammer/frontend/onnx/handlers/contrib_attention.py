@@ -17,9 +17,7 @@ from rammer.ir.tensor import DType, TensorId
 def multi_head_attention(n: Node) -> list[TensorId]:
     heads, shape = n.attrs["num_heads"] or 0, n.shape()
     if heads < 1 or len(shape) != 3 or shape[2] % heads or not n.has(2):
-        raise n.fail(
-            f"{heads} heads of query {n.type(n.tensor(0))}", hint="query, key and value of rank 3 are supported"
-        )
+        raise n.fail(f"{heads} heads of query {n.type(n.tensor(0))}", hint="query, key and value need rank 3")
     bias: list[TensorId | None] = [None] * 3
     if n.has(3):
         widths = [n.shape(0)[-1]] * 2 + [n.shape(3)[0] - 2 * shape[2]]

@@ -56,9 +56,8 @@ def _product(rnn: RecurrentNode, x: TensorId, position: int, scale: int, d: int,
     if columns not in (1, width) or n.type(n.tensor(scale + 1)).size != rnn.directions * columns:
         found = f"scale {n.type(n.tensor(scale))} and zero point {n.type(n.tensor(scale + 1))}"
         raise n.fail(f"{found} of weights {n.type(n.tensor(position))}", hint="one for all, or one for each column")
-    own, zero = (
-        rnn.direction(n.reshape(n.tensor(p), (rnn.directions, columns)), d, (columns,)) for p in (scale, scale + 1)
-    )
+    given = (n.reshape(n.tensor(p), (rnn.directions, columns)) for p in (scale, scale + 1))
+    own, zero = (rnn.direction(t, d, (columns,)) for t in given)
     weights = rnn.direction(n.tensor(position), d, (depth, width))
     values, step, begin = bytes_by_range(n, x)
     total = n.product(shifted(n, values, begin, -2), shifted(n, weights, zero, -1))

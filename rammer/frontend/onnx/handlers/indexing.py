@@ -97,9 +97,8 @@ def range_(n: Node) -> TensorId:
     start, limit, delta = (n.scalar(p, what) for p, what in enumerate(("start", "limit", "delta")))
     if delta == 0 or not np.isfinite([start, limit, delta]).all():
         raise n.fail(f"range({start}, {limit}, {delta}) has no end")
-    count = (
-        max(int(np.ceil((limit - start) / delta)), 0) if isinstance(start, float) else len(range(start, limit, delta))
-    )
+    steps = np.ceil((limit - start) / delta) if isinstance(start, float) else len(range(start, limit, delta))
+    count = max(int(steps), 0)
     if count * n.dtype().itemsize > n.limits.fold_bytes:
         raise n.fail(f"range({start}, {limit}, {delta}) has {count} elements", hint="raise Limits.fold_bytes")
     dtype = n.dtype().numpy

@@ -66,6 +66,7 @@ class CpuPrinter(NestPrinter):
         self._on_unit = any(isinstance(s, Apply) and in_blocks(s) for s in statements(program.body))
         self._sums = _sums(program.body, 1)
         self._many = max(self._sums.values(), default=0)
+        self.written = {b.name for b in program.arguments[: program.num_outputs]}
         self._asking = ""  # the variable of the loop that prefetches for later rTasks
         self._tickets, self.tickets = tickets(program)
         self._names: dict[Scalar, tuple[str, bool, str | None]] | None = None  # of repeated parts of a large value
@@ -309,7 +310,7 @@ class CpuPrinter(NestPrinter):
         at = self.index(index)
         if s.size > 1:
             at = f"{at} + rammer_n" if index != Index() else "rammer_n"
-        ask = f"__builtin_prefetch({place.format(at)}, 0, {0 if s.once else 4 - s.level});"
+        ask = f"__builtin_prefetch({place.format(at)}, {s.buffer in self.written:d}, {0 if s.once else 4 - s.level});"
         if s.size == 1:
             return [ask]
         unroll = "#pragma unroll" if s.level > 1 or s.once else "#pragma unroll 4"
