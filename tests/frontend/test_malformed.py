@@ -401,11 +401,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "values missing": (lambda: with_weight(tensor(data_type=1, dims=[2], float_data=[1.0])), "has 1 values"),
     "values in the wrong field": (
         lambda: with_weight(tensor(data_type=1, dims=[2], int64_data=[1, 2])),
-        "has its data in int64_data",
+        "has data in int64_data",
     ),
     "values in two fields": (
         lambda: with_weight(tensor(data_type=1, dims=[2], float_data=[1, 2], raw_data=b"12345678")),
-        "has its data in float_data, raw_data",
+        "has data in float_data, raw_data",
     ),
     "values out of range": (
         lambda: with_weight(tensor(data_type=TensorProto.INT8, dims=[2], int32_data=[1, 300])),
@@ -452,7 +452,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "unsigned values in the wrong field": (
         lambda: with_weight(tensor(data_type=TensorProto.UINT64, dims=[1], int64_data=[1])),
-        "has its data in int64_data",
+        "has data in int64_data",
     ),
     "packed elements that are too many": (
         lambda: with_weight(tensor(data_type=TensorProto.UINT2, dims=[1 << 34], raw_data=b"")),
@@ -493,7 +493,7 @@ BAD |= {
         (
             "in the wrong field",
             lambda: with_weight(tensor(data_type=TensorProto.COMPLEX128, dims=[1], float_data=[1, 2])),
-            "has its data in float_data",
+            "has data in float_data",
         ),
         (
             "cut off",

@@ -83,7 +83,7 @@ BROKEN: dict[str, tuple[str, ExecutionPlan, str]] = {
     "fine barrier": ("R105", replace(plan_of((2, 1), GOOD, sync=SyncModel.GLOBAL)), "does not wait for all vEUs"),
     "rTask twice": ("R106", plan_of((2, 1), program(["0.0", "0.0"], ["0.1"])), "again in"),
     "rTask lost": ("R106", plan_of((2, 1), program(["0.0"], ["1.0"])), "rTask 0.1 of tanh 'node0' is in no slot"),
-    "rTask unknown": ("R106", plan_of((2, 1), program(["0.7"], [])), "0.7, which is unknown"),
+    "rTask unknown": ("R106", plan_of((2, 1), program(["0.7"], [])), "the unknown rTask 0.7"),
     "input overwritten while read": ("R107", moved(good(), t1=good().memory.offsets["t0"]), "share arena bytes"),
     "arena too small": ("R108", replace(good(), memory=replace(good().memory, arena_bytes=8)), "leaves the arena"),
     "not aligned": ("R108", moved(good(), t1=4), "not aligned"),

@@ -9,10 +9,12 @@ INLINE void add_products(vn *sums, vn a, vn b) { __asm__("vpdpbusd %2, %1, %0" :
 typedef short w16 __attribute__((vector_size(32), may_alias));
 typedef short w32 __attribute__((vector_size(64), may_alias));
 typedef unsigned short u32 __attribute__((vector_size(64), may_alias));
-#if defined(__AVX512BW__)
-INLINE vn pair_products(w32 a, w32 b) { return (vn)__builtin_ia32_pmaddwd512(a, b); }
+#if defined(__AVX512BW__)  /* sums of two products each; int32 holds them */
+INLINE vn pair_products(w32 a, w32 b) {
+  vn made; __asm__("vpmaddwd %2, %1, %0" : "=v"(made) : "v"(a), "v"(b)); return made;
+}
 #else
-INLINE vn pair_products(w32 a, w32 b) {  /* sums of two products each; int32 holds them */
+INLINE vn pair_products(w32 a, w32 b) {
   #define HALF(x, n) __builtin_shufflevector(x, x, n, n + 1, n + 2, n + 3, n + 4, n + 5, n + 6, n + 7, n + 8, n + 9, \
     n + 10, n + 11, n + 12, n + 13, n + 14, n + 15)
   w16 low = (w16)__builtin_ia32_pmaddwd256(HALF(a, 0), HALF(b, 0));
