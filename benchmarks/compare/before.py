@@ -2,6 +2,7 @@
 
 python -m benchmarks.compare.before REV [--models seq2seq_lstm,alexnet:4] [--suite paper] [--seconds 4] [--json F]
     [--resume]
+python -m benchmarks.compare.before REV --forms "TopK, 8; GatherElements" --size layer,map [--dtype float32]
 
 Each version compiles with an empty cache; both use one calibration. Each loads its saved program in a process of its
 own, since files of two versions may differ in ABI. Both run in turns.
@@ -32,7 +33,10 @@ from benchmarks.compare.policies import ratio_of_medians
 from benchmarks.compare.run import chosen, commit, suite
 from benchmarks.compare.worker import TOLERANCE
 from benchmarks.models import catalog
-from benchmarks.models.store import Arrays, BuiltModel, stored
+from benchmarks.models.store import Arrays, BuiltModel, reuse, stored
+from benchmarks.operators import cases
+from benchmarks.operators.run import chosen as chosen_forms
+from benchmarks.operators.run import onnxruntime_way
 from rammer import config
 from rammer.errors import RammerError
 from rammer.vdevice.cpu.device import CpuVDevice
@@ -267,6 +271,17 @@ def calibration() -> Path:
     return path
 
 
+def built_form(case: cases.Case, size: str, dtype: str, folder: Path) -> BuiltModel:
+    """A form of an operator, with ONNX Runtime's results."""
+
+    def make() -> tuple[bytes, Arrays, Arrays]:
+        model, inputs = case.made(size, dtype)
+        names = [output.name for output in model.graph.output]
+        return model.SerializeToString(), inputs, dict(zip(names, onnxruntime_way(model, inputs, 1)(), strict=True))
+
+    return reuse("".join(c if c.isalnum() else "_" for c in f"{case.name}_{dtype}_{size}"), {}, make, folder)
+
+
 def kept(output: Path, revision: str) -> dict[str, Any]:
     """What an earlier run against the same commit compared. Raises RammerError if it was another one."""
     content = json.loads(output.read_text())
@@ -279,23 +294,39 @@ def kept(output: Path, revision: str) -> dict[str, Any]:
 @click.argument("revision")
 @click.option("--models", default="", help="Comma-separated; NAME:4 for batch 4; of every suite.")
 @click.option("--suite", "suite_name", type=click.Choice(["paper", "batch", "today", "light", "all"]), default="paper")
+@click.option("--forms", default="", help="Instead of models, forms of `benchmarks.operators`: `TopK, 8; Softmax`.")
+@click.option("--size", default="layer", show_default=True, help="Of forms: some of step,layer,map,odd.")
+@click.option("--dtype", default="", help="Of forms: element types; by default all that they have.")
 @click.option("--seconds", default=4.0, show_default=True, help="Of runs, per model and version.")
 @click.option("--compilations", default=1, show_default=True, help="Cold ones of each, in turns; the least counts.")
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Write to a file, model by model.")
 @click.option("--resume", is_flag=True, help="Keep what that file has already.")
 def main(
-    revision: str, models: str, suite_name: str, seconds: float, compilations: int, output: Path | None, resume: bool
+    revision: str,
+    models: str,
+    suite_name: str,
+    forms: str,
+    size: str,
+    dtype: str,
+    seconds: float,
+    compilations: int,
+    output: Path | None,
+    resume: bool,
 ) -> None:
     """Compare REVISION with this checkout as it is; ratios above 1 mean faster now."""
-    names = chosen(models, catalog.names(), "model") or suite(suite_name)
+    wanted = {f"{case.name} {at} {kind}": (case, at, kind) for case, at, kind in chosen_forms(forms, size, dtype)}
+    names = [*wanted] if forms else chosen(models, catalog.names(), "model") or suite(suite_name)
     before = _git("rev-parse", "--verify", f"{revision}^{{commit}}")
     earlier = kept(output, before) if resume and output and output.exists() else {}
     calibrations = calibration()
     click.echo(f"{before[:8]} and {commit()['id'][:8]}: ratios of medians, before over now")
-    with checkout(before) as root, bytecode_of((root, HERE)) as bytecode:
+    with ExitStack() as stack:
+        root = stack.enter_context(checkout(before))
+        bytecode = stack.enter_context(bytecode_of((root, HERE)))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rammer-forms-")))
 
         def versions(name: str) -> dict[str, Any]:
-            built = stored(catalog.named(name).built.path)
+            built = built_form(*wanted[name], folder) if forms else stored(catalog.named(name).built.path)
             try:
                 return {"versions": compare(built, (root, HERE), calibrations, bytecode, seconds, compilations)}
             except RammerError as failure:

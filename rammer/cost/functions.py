@@ -30,11 +30,11 @@ def slots_of_fold(fn: str, lanes: int) -> float:
 def parts_of(value: Scalar) -> Iterator[tuple[Scalar, float]]:
     """Yield each part of a value that costs slots, with its own slots.
 
-    A multiplication of floats in an addition is free (a fused multiply-add). So are parts that depend on no element.
+    A multiplication inside of an addition is free (a fused multiply-add). So are parts that depend on no element.
     """
     inside: tuple[Scalar, ...]
     match value:
-        case Call("add", (a, Call("mul", (b, c)))) | Call("add", (Call("mul", (b, c)), a)) if not _is_integer(b):
+        case Call("add", (a, Call("mul", (b, c)))) | Call("add", (Call("mul", (b, c)), a)):
             own, inside = 1.0, (a, b, c)
         case Call("div", (a, b)) if _fixed(b):
             own, inside = 1.0, (a,)
@@ -51,10 +51,6 @@ def parts_of(value: Scalar) -> Iterator[tuple[Scalar, float]]:
     yield value, own
     for part in inside:
         yield from parts_of(part)
-
-
-def _is_integer(value: Scalar) -> bool:
-    return isinstance(value, Cast) and not value.dtype.is_float
 
 
 def _fixed(value: Scalar) -> bool:

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import rammer
 from benchmarks.compare import before
 from benchmarks.models.store import BuiltModel, reuse
+from benchmarks.operators.cases import CASES
 from rammer.errors import RammerError
 
 MADE_UP = """
@@ -130,3 +132,13 @@ def test_a_work_tree_is_there_for_a_while() -> None:
     assert not root.exists()
     with pytest.raises(RammerError, match="no-such"), before.checkout("no-such"):
         pass
+
+
+def test_forms_of_operators_are_models_with_onnx_runtimes_results(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="the peer whose results count")
+    built = before.built_form(CASES["TopK, 8"], "odd", "int64", tmp_path)
+    assert built.path.exists() and set(built.inputs) == {"x0"} and set(built.outputs) == {"y0", "y1"}
+    with rammer.compile(built.path, "interpreter") as program:
+        found = program.run(built.inputs)
+    for name, wanted in built.outputs.items():
+        np.testing.assert_array_equal(found[name], wanted)

@@ -423,6 +423,21 @@ def test_misplaced_prefetches_are_found(make: Callable[[], RKernel]) -> None:
         assert {f.rule for f in prove(other) if f.broken} == {"R209"}
 
 
+def test_misplaced_prefetches_for_writing_are_found() -> None:
+    """Of an output that does not fit the private cache."""
+    small = replace(SPEC, memory=(MemoryLevel("L2", 4 << 10, "veu", 250.0),))
+    plain = candidates(operation("relu", TensorType((75, 96))), small)[0]
+    kernel = replace(plain, body=prefetched(plain.body, small))
+    assert {hint.buffer for hint in prefetches(kernel)} == {kernel.body.arguments[0].name} and not prove(kernel)
+
+    def misplaced(hint: Prefetch) -> Iterator[Prefetch]:
+        yield replace(hint, buffer="nothing")
+        yield from (replace(hint, index=hint.index + far) for far in (1 << 30, -(1 << 30)))
+
+    for other in moved(kernel, misplaced):
+        assert {f.rule for f in prove(other) if f.broken} == {"R209"}
+
+
 @pytest.mark.parametrize("make", [cell, unit_product], ids=lambda f: f.__name__)
 def test_lines_of_what_runs_next_are_asked_for_once(make: Callable[[], RKernel]) -> None:
     kernel = hinted(make())

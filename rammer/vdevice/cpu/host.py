@@ -45,8 +45,8 @@ def _with_512_bits(
 ) -> Arch:
     """Return an arch of 512-bit vectors.
 
-    Without these flags, Clang uses 256 bits on many CPUs (Sapphire Rapids), and gathers, which take twice as long as
-    loads on many of Intel's.
+    Without these flags, Clang uses 256 bits on many CPUs (Sapphire Rapids), and gathers, which took twice as
+    long as loads on a Skylake.
     """
     zig = "".join(["-mcpu=x86_64_v4", *(f"+{n}" for n in names), "-prefer_256_bit", "+prefer_no_gather"])
     cc = ("-march=x86-64-v4", "-mprefer-vector-width=512", *(f"-m{n.replace('_', '-')}" for n in names))
