@@ -272,12 +272,16 @@ def calibration() -> Path:
 
 
 def built_form(case: cases.Case, size: str, dtype: str, folder: Path) -> BuiltModel:
-    """A form of an operator, with ONNX Runtime's results."""
+    """A form of an operator, with ONNX Runtime's results. Raises RammerError where it has none."""
 
     def make() -> tuple[bytes, Arrays, Arrays]:
         model, inputs = case.made(size, dtype)
         names = [output.name for output in model.graph.output]
-        return model.SerializeToString(), inputs, dict(zip(names, onnxruntime_way(model, inputs, 1)(), strict=True))
+        try:
+            results = onnxruntime_way(model, inputs, 1)()
+        except Exception as reason:  # whatever it raises
+            raise RammerError(f"ONNX Runtime: {reason}"[:200]) from reason
+        return model.SerializeToString(), inputs, dict(zip(names, results, strict=True))
 
     return reuse("".join(c if c.isalnum() else "_" for c in f"{case.name}_{dtype}_{size}"), {}, make, folder)
 
@@ -326,8 +330,8 @@ def main(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rammer-forms-")))
 
         def versions(name: str) -> dict[str, Any]:
-            built = built_form(*wanted[name], folder) if forms else stored(catalog.named(name).built.path)
             try:
+                built = built_form(*wanted[name], folder) if forms else stored(catalog.named(name).built.path)
                 return {"versions": compare(built, (root, HERE), calibrations, bytecode, seconds, compilations)}
             except RammerError as failure:
                 return {"versions": {"failed": failure.what}}
