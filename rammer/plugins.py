@@ -189,7 +189,7 @@ class PluginRegistry:
             )
         options = {} if options is None else options
         if not isinstance(options, Mapping):
-            raise PolicyError(f"options= is {options!r}, which is no mapping", hint='for example {"beyond": "off"}')
+            raise PolicyError(f"options= is {options!r}, not a mapping", hint='for example {"beyond": "off"}')
         if twice := given.keys() & options.keys():
             raise PolicyError(f"policy {text!r}: options= gives {min(twice)!r} once more", hint="give it once")
         plugin, announced = known[name]

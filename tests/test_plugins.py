@@ -253,15 +253,15 @@ WRONG_PLANS = {
     "left out": ("R106: rTask .* is in no slot", of_last_program(first_lane(lambda lane: lane[:-1]))),
     "twice": ("R106: rTask .* and again in", of_last_program(first_lane(lambda lane: (*lane, lane[-1])))),
     "unknown operator": (
-        "R106: .* which is unknown",
+        "R106: .* holds the unknown rTask",
         of_last_program(first_lane(lambda lane: (*lane, RTask(TaskUid(99, 0))))),
     ),
     "unknown rTask": (
-        "R106: .* which is unknown",
+        "R106: .* holds the unknown rTask",
         of_last_program(first_lane(lambda lane: (*lane[:-1], RTask(TaskUid(0, 10**6))))),
     ),
     "negative": (
-        "R106: .* which is unknown",
+        "R106: .* holds the unknown rTask",
         of_last_program(first_lane(lambda lane: (*lane, RTask(TaskUid(-1, -1))))),
     ),
     "too many lanes": ("R101: .* lanes", of_last_program(lambda program: RProgram((*program.lanes, ())))),

@@ -116,9 +116,7 @@ class CompileOptions:
     def __post_init__(self) -> None:
         config.number("RAMMER_TUNE_SECONDS", given=self.tune_seconds)
         if self.options is not None and not isinstance(self.options, Mapping):
-            raise PolicyError(
-                f"options= is {self.options!r}, which is no mapping", hint='for example {"beyond": "off"}'
-            )
+            raise PolicyError(f"options= is {self.options!r}, not a mapping", hint='for example {"beyond": "off"}')
 
     def __str__(self) -> str:
         """Return the options that are set."""

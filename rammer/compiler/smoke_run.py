@@ -344,7 +344,7 @@ class _Run:
                     if what := explained[t].unlike(made[t].value, least(meant[t].value, USUAL)):
                         return checked, Fault(f"{t!r}{what}, by what passes made of the model")
             if what := explained[tensor].unlike(found[tensor], least(value, steps)):
-                return checked, Fault(f"output {tensor!r}{what}, though each operator is right")
+                return checked, Fault(f"output {tensor!r}{what}, though each compared operator is right")
         return checked, None
 
 

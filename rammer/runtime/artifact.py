@@ -166,9 +166,7 @@ def ends(path: str | os.PathLike[str]) -> tuple[list[int], list[tuple[str, ...]]
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"{where}: the manifest is damaged: {error}") from error
         if parts and (len(parts) != len(found) or not all({*models} <= {*parts[0]} for models in parts)):
-            raise ArtifactError(
-                f"{where}: the manifest is damaged: it lists {len(parts)} parts of {len(found)} programs"
-            )
+            raise ArtifactError(f"{where}: the manifest is damaged: lists {len(parts)} parts of {len(found)} programs")
         return found, parts
 
 

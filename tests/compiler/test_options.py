@@ -34,7 +34,7 @@ def test_options_are_a_value() -> None:
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"tune_seconds": -1}, RammerError, "tune_seconds=-1: it should be"),
     ({"tune_seconds": "fast"}, RammerError, "tune_seconds='fast': it should be"),
-    ({"options": ["beyond"]}, PolicyError, "which is no mapping"),
+    ({"options": ["beyond"]}, PolicyError, "not a mapping"),
     ({"policy": "wavefont"}, PolicyError, "no policy named 'wavefont'"),
     ({"target": "cpus"}, RammerError, "no vDevice named 'cpus'"),
     ({"precision": "bf61"}, DeviceError, "does not compute in 'bf61'"),

@@ -106,7 +106,7 @@ def test_threads_take_turns(program: rammer.Program) -> None:
             {"policy": "wavefront", "options": {"beyond": ["on"]}},
             "policy 'wavefront': beyond is 'on' or 'off', not ['on']\n",
         ),
-        ({"options": "beyond=off"}, "options= is 'beyond=off', which is no mapping"),
+        ({"options": "beyond=off"}, "options= is 'beyond=off', not a mapping"),
         (
             {"policy": "round_robin", "options": {"beyond": "on"}},
             "'round_robin' has no option 'beyond', but none at all\n",

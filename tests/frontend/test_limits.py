@@ -45,6 +45,22 @@ def test_loops_with_nothing_in_them_are_counted() -> None:
         load(made, limits=Limits(nodes=5000))
 
 
+@pytest.mark.parametrize("follows", ["the one before", "the step"])
+def test_loops_whose_condition_lasts_are_refused_after_one_step(follows: str) -> None:
+    """Only a condition that other values decide may end before all steps, and is looked at step by step."""
+    condition = node("Identity", ["go"]) if follows == "the one before" else node("Less", ["step", "end"])
+    condition.output[0] = "goes"
+    inputs = [helper.make_tensor_value_info(*i, []) for i in (("step", TensorProto.INT64), ("go", TensorProto.BOOL))]
+    body = helper.make_graph([condition], "body", inputs, [helper.make_tensor_value_info("goes", TensorProto.BOOL, [])])
+    loop = helper.make_node("Loop", ["trips", "true"], [], body=body)
+    known = {"trips": np.array(1 << 40), "true": np.array(True), "end": np.array(100)}
+    made = model([loop, node("Relu")], {"x": (2,)}, constants=known)
+    if follows == "the step":
+        load(made, limits=Limits(nodes=200))
+    with pytest.raises(ModelError, match="more than 10000 steps" if follows == "the one before" else "than 20 nodes"):
+        load(made, limits=Limits(nodes=20))
+
+
 def test_nodes_in_any_order_are_cut_with_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 

@@ -254,9 +254,7 @@ def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Mode
         model.ParseFromString(rest)
         return model, weights
     except DecodeError as error:
-        raise ModelError(
-            f"this is not an ONNX model: {error}", hint="an ONNX file in protobuf form was expected"
-        ) from None
+        raise ModelError(f"this is not an ONNX model: {error}", hint="a protobuf file was expected") from None
 
 
 def _read(path: str, limits: Limits) -> bytes:

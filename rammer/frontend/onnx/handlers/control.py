@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import GraphProto
 
 from rammer.errors import ModelError
 from rammer.frontend.onnx.node import Node, Undecided, handles
+from rammer.frontend.onnx.parts import reads
 from rammer.frontend.onnx.ports import Value
 from rammer.ir.tensor import DType, TensorId
 
@@ -34,9 +36,9 @@ def loop(n: Node) -> list[Value | None]:
     alive = bool(_number(n, 1, "the condition")) if n.has(1) else True
     carried = list(n.inputs[2:])
     collected: list[list[TensorId]] = [[] for _ in range(len(n.outputs) - len(carried))]
-    step = 0
+    step, lasts = 0, limit is not None and _condition_lasts(n.attrs["body"], n.limits.depth)
     while alive and (limit is None or step < limit):
-        _require_step_limit(n, step)
+        _require_step_limit(n, limit - 1 if limit and step and lasts else step)
         alive, carried, parts = _step(n, step, carried, len(collected))
         for part, tensor in zip(collected, parts, strict=True):
             part.append(tensor)
@@ -61,6 +63,18 @@ def _step(
         alive = bool(n.known(flag, "the condition of the loop", Undecided).all())
     collected = [n.only_tensor(value, "what a step adds to an output") for value in results[len(carried) :]]
     return alive, results[: len(carried)], collected
+
+
+def _condition_lasts(body: GraphProto, depth: int) -> bool:
+    """Return whether a step's condition follows from the one before alone, so that it holds always if it holds once.
+
+    Such a loop with too many steps is refused after one. Importing all that a program may have takes seconds.
+    """
+    needed = {body.output[0].name} if body.output else set()
+    for node in reversed(body.node):
+        if not needed.isdisjoint(node.output):
+            needed.update(reads(node, depth))
+    return needed.isdisjoint(value.name for at, value in enumerate(body.input) if at != 1)
 
 
 def _number(n: Node, position: int, what: str) -> int:

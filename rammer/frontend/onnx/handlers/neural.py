@@ -61,9 +61,7 @@ def windows(n: Node, kernel: Sequence[int]) -> Windows:
     for d in range(rank):
         room = spatial[d] + pads[d] + pads[rank + d] - reach[d]
         if room < 0:
-            raise n.fail(
-                f"a window of {reach[d]} does not fit the padded extent {room + reach[d]} of dimension {2 + d}"
-            )
+            raise n.fail(f"a window of {reach[d]} does not fit padded extent {room + reach[d]} of dimension {2 + d}")
         if n.attrs.get("ceil_mode"):
             count = -(-room // strides[d]) + 1
             if (count - 1) * strides[d] >= spatial[d] + pads[d]:  # a window must not start in the end padding

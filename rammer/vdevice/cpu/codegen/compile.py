@@ -342,9 +342,7 @@ def arch_flags(arch: str, family: str, host: Host) -> tuple[str, ...]:
     target = find_arch(arch)
     if family != "zig":
         if target.machine != host.machine:
-            raise DeviceError(
-                f"arch {arch!r} on a {host.machine} machine needs a cross compiler", hint="unset RAMMER_CC"
-            )
+            raise DeviceError(f"arch {arch!r} needs a cross compiler on a {host.machine}", hint="unset RAMMER_CC")
         return target.cc
     if target.machine != host.machine:
         system = {"wasm32": "wasi", "thumb": "linux-eabihf"}.get(target.machine, "linux")
