@@ -424,12 +424,34 @@ def inline(expr: TensorExpr, keep: frozenset[str] | set[str]) -> list[Stage]:
         return stored_as(body, stage.dtype, dtypes)
 
     for stage in expr.stages:
-        stage = replace(stage, body=rewrite(stage.body, leaf))
+        stage = replace(stage, body=direct_casts(rewrite(stage.body, leaf)))
         if stage.reduce or stage.name in keep or stage.name in outputs or _read_dynamically(stage.name, expr):
             kept.append(stage)
         else:
             gone[stage.name] = stage
     return kept
+
+
+def clipped(value: Scalar, dtype: DType) -> bool:
+    """Return whether a number is clipped to what a type of integers holds (NaN aside)."""
+    match value:
+        case Call("min", (Call("max", (_, Const(low))), Const(high))):
+            return bool(dtype.info.min <= low <= high <= dtype.info.max)
+    return False
+
+
+def direct_casts(value: Scalar) -> Scalar:
+    """Convert what is loaded, not what padding selects, and clipped numbers to int32 without a smaller type between.
+
+    Vectors hold no numbers smaller than int32: they are converted where they are loaded and stored.
+    """
+    value = mapped(value, direct_casts)
+    match value:
+        case Cast(Cast(arg, small, False), DType.I32, False) if "int" in small.value and clipped(arg, small):
+            return Cast(arg, DType.I32)
+        case Cast(Select(where, Load() as inside, Const(0)), DType.F32 | DType.I32 as dtype, False):
+            return Select(where, Cast(inside, dtype), Const(0.0 if dtype.is_float else 0))
+    return value
 
 
 def _read_dynamically(name: str, expr: TensorExpr) -> bool:

@@ -12,7 +12,19 @@ from numpy.typing import NDArray
 from rammer.ir.analysis.dependency import BoxReader, place_of, places_of
 from rammer.ir.analysis.intervals import NOTHING, Intervals, merged, missing, union
 from rammer.ir.analysis.simplify import scalar_conditions
-from rammer.ir.expr import Call, Const, Load, Role, Scalar, Select, TensorExpr, mapped, rewrite, substitute_axes
+from rammer.ir.expr import (
+    Call,
+    Const,
+    Load,
+    Role,
+    Scalar,
+    Select,
+    TensorExpr,
+    direct_casts,
+    mapped,
+    rewrite,
+    substitute_axes,
+)
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import TileProgram
@@ -170,7 +182,9 @@ def _lazy(expr: TensorExpr) -> TensorExpr:
         stage = padded[load.tensor]
         return substitute_axes(stage.body, dict(zip((a for a, _ in stage.axes), load.index, strict=True)))
 
-    return replace(expr, stages=tuple(replace(s, body=_needed(rewrite(s.body, leaf))) for s in expr.stages))
+    return replace(
+        expr, stages=tuple(replace(s, body=_needed(direct_casts(rewrite(s.body, leaf)))) for s in expr.stages)
+    )
 
 
 def _needed(value: Scalar) -> Scalar:

@@ -10,7 +10,20 @@ from dataclasses import replace
 from itertools import repeat
 from typing import assert_never
 
-from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, indices_of, loads, result_dtype
+from rammer.ir.expr import (
+    COMPARISONS,
+    Call,
+    Cast,
+    Const,
+    Iota,
+    Load,
+    Scalar,
+    Select,
+    clipped,
+    indices_of,
+    loads,
+    result_dtype,
+)
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
 from rammer.ir.tile import (
@@ -208,7 +221,7 @@ class VectorLoops:
                 return self.type_of(value) is kind and depends(value, lane) and self._lane_ok(value, lane)
             case Cast(arg, dtype) if dtype is kind and depends(arg, lane):
                 source = self.type_of(arg)
-                held = source is DType.I32 or (source is DType.F32 and _clipped(arg))
+                held = source is DType.I32 or (source is DType.F32 and clipped(arg, DType.I32))
                 held = source in SINGLE if kind in MINIFLOATS else held
                 return held and self._lane_ok(arg, lane)
         return False
@@ -235,7 +248,8 @@ class VectorLoops:
                 truth = {DType.BOOL} if self.narrow_stores else set()
                 known = source in {*self.vectors, *truth} and dtype in {*self.vectors, *truth}
                 truncated = source is not None and source.is_float and not (dtype.is_float or dtype in truth)
-                return known and not truncated and self._lane_ok(arg, lane)
+                held = not truncated or (source is DType.F32 and dtype is DType.I32 and clipped(arg, dtype))
+                return known and held and self._lane_ok(arg, lane)
             case Call(fn, args):
                 kinds = {k for a in args if (k := self.type_of(a)) not in (DType.BOOL, None)}
                 if not kinds <= self.vectors.keys() or len({self.vectors[k] for k in kinds}) > 1:
@@ -379,14 +393,6 @@ def depends(value: Scalar, lane: str) -> bool:
 def _runs(index: Index, lane: str) -> bool:
     """Return whether lanes are contiguous."""
     return index.coef(lane) == 1 and lane not in variables(index - var(lane))
-
-
-def _clipped(value: Scalar) -> bool:
-    """Return whether a number is clipped to bounds that an int32 holds (NaN aside)."""
-    match value:
-        case Call("min", (Call("max", (_, Const(low))), Const(high))):
-            return -(2**31) < low <= high < 2**31
-    return False
 
 
 def _gathers(s: Stmt, lane: str) -> int:
