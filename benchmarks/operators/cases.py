@@ -423,4 +423,172 @@ PRODUCTS = [
     ),
     *_cases("Attention", HEADS, X, X, X, opset=23, macs=lambda s: 2 * prod(s) * s[2]),
 ]
-CASES = {case.name: case for case in (*ELEMENTWISE, *CASTS, *REDUCTIONS, *NORMS, *INDEXING, *LAYOUT, *POOLS, *PRODUCTS)}
+
+
+def _number(value: float | Callable[[Shape], float], kind: str = "float32") -> Given:
+    return fixed(value if callable(value) else lambda s: value, kind)
+
+
+def _spread(terms: Callable[[Shape], int]) -> Given:
+    """Return the scale with which sums of so many products of bytes use the range of a byte."""
+    return _number(lambda s: 0.008 * float(np.sqrt(terms(s))))
+
+
+BYTE = (_number(0.02), _number(50, "uint8"))  # scale and zero point
+BYTES = (X, *BYTE)
+INT8 = ("uint8",)
+
+
+def _weights(shape: Callable[[Shape], Shape]) -> tuple[Given, Given, Given]:
+    """Return signed bytes with a scale."""
+    return of(shape, True, "int8"), _number(0.01), _number(0, "int8")
+
+
+def _byte_conv(name: str, out: Callable[[int], int], k: int, group: bool = False, **more: Any) -> list[Case]:
+    shapes = more.pop("shapes", IMAGES)
+    weights = _weights(lambda s: (out(s[1]), 1 if group else s[1], k, k))
+    scales = (_spread(lambda s: k * k * (1 if group else s[1])), _number(128, "uint8"))
+    bias = of(lambda s: (out(s[1]),), True, "int32")
+    own = {"pads": [k // 2] * 4, **({"group": lambda s: s[1]} if group else {}), **more}
+    return _cases(f"QLinearConv, {name}", shapes, *BYTES, *weights, *scales, bias, types=INT8, **own)
+
+
+QUANTISED = [
+    *_byte_conv("1x1", lambda c: c, 1),
+    *_byte_conv("3x3", lambda c: c, 3),
+    *_byte_conv("strided", lambda c: 2 * c, 3, strides=[2, 2]),
+    *_byte_conv("depthwise", lambda c: c, 3, True),
+    *_byte_conv(
+        "of colours",
+        lambda c: 32,
+        3,
+        strides=[2, 2],
+        shapes=((1, 3, 16, 16), (1, 3, 64, 64), (1, 3, 224, 224), (3, 3, 75, 43)),
+    ),
+    *_byte_conv(
+        "of colours, 7x7", lambda c: 64, 7, strides=[2, 2], shapes=((1, 3, 16, 16),) * 2 + ((1, 3, 224, 224),) * 2
+    ),
+    *_cases("ConvInteger", IMAGES, X, of(lambda s: (s[1], s[1], 3, 3), True, "int8"), types=INT8, pads=[1] * 4),
+    *_cases(
+        "QLinearMatMul",
+        SQUARES,
+        *BYTES,
+        *_weights(lambda s: (s[1], s[1])),
+        _spread(lambda s: s[1]),
+        _number(128, "uint8"),
+        types=INT8,
+    ),
+    *_cases("DynamicQuantizeMatMul", SQUARES, X, *_weights(lambda s: (s[1], s[1])), domain=MICROSOFT),
+    *_cases("QLinearAdd", ROWS, *BYTES, *BYTES, _number(0.04), _number(90, "uint8"), types=INT8, domain=MICROSOFT),
+    *_cases(
+        "QLinearAdd, images", IMAGES, *BYTES, *BYTES, _number(0.04), _number(90, "uint8"), types=INT8, domain=MICROSOFT
+    ),
+    *_cases("QLinearSigmoid", ROWS, *BYTES, _number(1 / 256), _number(0, "uint8"), types=INT8, domain=MICROSOFT),
+    *_cases("QLinearLeakyRelu", ROWS, *BYTES, *BYTE, types=INT8, domain=MICROSOFT, alpha=0.1),
+    *_cases(
+        "QLinearGlobalAveragePool", IMAGES, *BYTES, _number(0.005), _number(50, "uint8"), types=INT8, domain=MICROSOFT
+    ),
+    *_cases(
+        "QLinearAveragePool",
+        IMAGES,
+        *BYTES,
+        *BYTE,
+        types=INT8,
+        domain=MICROSOFT,
+        kernel_shape=[3, 3],
+        strides=[2, 2],
+        pads=[1] * 4,
+    ),
+    *_cases("MaxPool, bytes", IMAGES, X, types=INT8, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+    *_cases("Pad, bytes", IMAGES, X, fixed(lambda s: [0, 0, 1, 1, 0, 0, 1, 1]), types=INT8),
+    *_cases("Concat, bytes", IMAGES, X, X, types=INT8, axis=1),
+]
+
+
+def _boxes(rng: np.random.Generator, s: Shape, k: np.dtype[Any]) -> Array:
+    """Return a box for each row: two corners."""
+    corners = rng.random((s[0], 2, 2)) * 30
+    return np.concatenate([corners[:, 0], corners[:, 0] + corners[:, 1] + 1], 1).astype(np.float32)
+
+
+def _complex(s: Shape) -> Shape:
+    return (s[0], s[1], 1)
+
+
+RARE = [
+    *_cases("Greater; LessOrEqual", ROWS, X, X),
+    *_cases("BitwiseOr", ROWS, X, X, types=("int32",)),
+    *_cases("ReduceLogSum, rows", ROWS, POSITIVE, fixed(lambda s: [-1])),
+    *_cases("GlobalLpPool", IMAGES, X),
+    *_cases(
+        "GroupNormalization",
+        ((1, 8, 7, 7), (1, 32, 40, 40), (1, 64, 160, 160), (1, 18, 43, 37)),
+        X,
+        of(_channels, True),
+        of(_channels, True),
+        opset=21,
+        num_groups=2,
+    ),
+    *_cases("RNN", SEQUENCES, X, *[of(lambda s: (1, s[2], s[2]), True, scale=True)] * 2, hidden_size=lambda s: s[2]),
+    *_cases(
+        "RotaryEmbedding",
+        ((1, 2, 8, 16), (1, 8, 64, 64), (2, 16, 256, 64), (3, 5, 28, 40)),
+        X,
+        *[of(lambda s: (s[0], s[2], s[3] // 2), True)] * 2,
+        opset=23,
+    ),
+    *_cases("DFT", ROWS, of(_complex), opset=20, onesided=1),
+    *_cases(
+        "STFT",
+        ((1, 512, 1), (1, 4096, 1), (1, 48000, 1), (3, 3001, 1)),
+        X,
+        fixed(lambda s: 64),
+        of(lambda s: (256,), True),
+    ),
+    *_cases("Det", ((5, 3, 3), (100, 4, 4), (1000, 8, 8), (75, 5, 5)), X),
+    *_cases(
+        "RoiAlign",
+        IMAGES,
+        X,
+        Given(lambda r, s, k: _boxes(r, (s[1],), k)),
+        picked(lambda s: (s[1],), lambda s: s[0]),
+        output_height=7,
+        output_width=7,
+        sampling_ratio=2,
+    ),
+    *_cases(
+        "Col2Im",
+        ((1, 18, 36), (1, 72, 36 * 36), (1, 576, 156 * 156), (1, 171, 41 * 41)),
+        X,
+        fixed(lambda s: [round(s[2] ** 0.5) + 2] * 2),
+        fixed(lambda s: [3, 3]),
+    ),
+    *_cases(
+        "DeformConv",
+        IMAGES,
+        X,
+        _conv(3),
+        of(lambda s: (s[0], 18, *s[2:])),
+        opset=22,
+        pads=[1] * 4,
+        macs=lambda s: 9 * _pixels(s) * s[1] ** 2,
+    ),
+    *_cases("CenterCropPad", ROWS, X, fixed(lambda s: [s[0], s[1] - 6])),
+    *_cases("AffineGrid", IMAGES, of(lambda s: (s[0], 2, 3)), fixed(lambda s: s)),
+    *_cases("NonZero", ROWS, typed("bool")),
+    *_cases("Unique", ROWS, X, types=("int64",)),
+    *_cases("Compress", ROWS, X, of(lambda s: (s[0],), kind="bool"), axis=0),
+    *_cases(
+        "NonMaxSuppression",
+        ((8, 4), (100, 4), (5000, 4), (333, 4)),
+        Given(lambda r, s, k: _boxes(r, s, k)[None]),
+        Given(lambda r, s, k: r.random((1, 1, s[0])).astype(np.float32)),
+        fixed(lambda s: [100]),
+        _number(lambda s: [0.5]),
+        _number(lambda s: [0.1]),
+    ),
+    *_cases("FusedMatMul", HEADS, X, X, transB=1, domain=MICROSOFT, macs=lambda s: prod(s) * s[2]),
+    *_cases("MultiHeadAttention", SEQUENCES, X, X, X, num_heads=1, domain=MICROSOFT),
+]
+GROUPS = (ELEMENTWISE, CASTS, REDUCTIONS, NORMS, INDEXING, LAYOUT, POOLS, PRODUCTS, QUANTISED, RARE)
+CASES = {case.name: case for group in GROUPS for case in group}

@@ -103,7 +103,13 @@ def schema_function(node: NodeProto, found: Signature, opset: int, inputs: Seque
     else:
         versions = [v for v in schema.function_opset_versions if v <= opset]
         body = schema.get_function_with_opset_version(max(versions)) if versions else b""
-    return FunctionProto.FromString(body) if body else None
+    function = FunctionProto.FromString(body) if body else None
+    if function is not None and node.op_type == "AffineGrid":  # the standard's body also squeezes a batch of one
+        for inner in (
+            n for outer in function.node for a in outer.attribute for n in a.g.node if n.op_type == "Squeeze"
+        ):
+            inner.input[1:] = ["one_1d"]
+    return function
 
 
 def attribute_value(attribute: AttributeProto, max_length: int | None) -> Any:

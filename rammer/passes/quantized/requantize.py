@@ -26,21 +26,24 @@ def requantize(graph: Graph) -> Graph:
     return apply_pattern(graph, pattern, "div")
 
 
-def _divided(editor: Editor, tensor: TensorId, step: Array) -> TensorId | None:
-    """Return the quotient of scaled integer sums, if the tensor is one; or None."""
+def _divided(editor: Editor, tensor: TensorId, step: Array, *, added: bool = False) -> TensorId | None:
+    """Return the quotient of scaled integer sums, if the tensor is one, or of two added numbers, which may be bytes."""
     op = editor.maker(tensor)
     if op is None or len(op.inputs) != 2 or op.kind not in ("mul", "add"):
         return None
+    if op.kind == "add" and not editor.constants.keys() & set(op.inputs):
+        parts = [part for t in op.inputs if (part := _divided(editor, t, step, added=True)) is not None]
+        return editor.define(op.name, "add", *parts) if len(parts) == 2 else None
     for at, other in (op.inputs, op.inputs[::-1]):
         constant, below = editor.constants.get(other), editor.maker(at)
         if constant is None or constant.dtype != np.float32 or below is None:
             continue
         if op.kind == "add":
-            value = _divided(editor, at, step)
-        elif _is_whole(editor, below):
+            value = _divided(editor, at, step, added=added)
+        elif _is_whole(editor, below, added):
             value = at
         else:
-            inner = _divided(editor, at, step)
+            inner = _divided(editor, at, step, added=added)
             if inner is not None:
                 return editor.define(op.name, "mul", inner, other)
             continue
@@ -49,11 +52,10 @@ def _divided(editor: Editor, tensor: TensorId, step: Array) -> TensorId | None:
     return None
 
 
-def _is_whole(editor: Editor, op: ROperator) -> bool:
-    """Check whether an operator's results are sums of products of bytes, perhaps with integers added."""
-    maker = editor.maker(editor.source(op.outputs[0], "cast", "sub", "add"))
-    return (
-        maker is not None
-        and maker.kind in ("conv", "matmul")
-        and maker.operation.inputs[0].dtype in (DType.U8, DType.I8)
-    )
+def _is_whole(editor: Editor, op: ROperator, added: bool) -> bool:
+    """Check whether results are sums of products of bytes, or if `added` bytes, perhaps with integers added."""
+    source = editor.source(op.outputs[0], "cast", "sub", "add")
+    maker = editor.maker(source)
+    summed = maker if maker and maker.kind in ("conv", "matmul") else None
+    kind = summed.operation.inputs[0] if summed else editor.types[source]
+    return (added or summed is not None) and kind.dtype in (DType.U8, DType.I8)
