@@ -5,7 +5,7 @@ The onnx package has no signatures for them, so each handler declares its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from rammer.errors import did_you_mean
@@ -143,56 +143,3 @@ def embed_layer_normalization(n: Node) -> list[TensorId]:
     normal = n.add("layer_norm", total, n.tensor(5), n.tensor(6), axis=2, epsilon=n.attrs["epsilon"])
     kept = n.reduce(n.tensor(7), "sum", (1,), keepdims=False) if n.has(7) else n.constant([0] * batch, DType.I32)
     return [normal, kept, total]
-
-
-@contrib(
-    "RotaryEmbedding",
-    inputs=(4, 4),
-    interleaved=0,
-    num_heads=0,
-    rotary_embedding_dim=0,
-    scale=1.0,
-    is_packed_batching=0,
-)
-def rotary_embedding(n: Node) -> TensorId:
-    x, shape, places, table = n.tensor(0), n.shape(), n.shape(1), n.shape(2)
-    if n.attrs["scale"] != 1 or n.attrs["is_packed_batching"] or len(shape) not in (3, 4) or len(table) != 2:
-        raise n.fail(f"{n.type(x)} with scale {n.attrs['scale']} is not supported", hint="rank 3 or 4, scale 1")
-    part = 2 * table[1]
-    heads = n.attrs["num_heads"] or (shape[1] if len(shape) == 4 else shape[2] // max(part, 1))
-    if heads < 1 or (len(shape) == 3 and shape[2] % heads) or n.attrs["rotary_embedding_dim"] not in (0, part):
-        raise n.fail(f"{heads} heads of {n.type(x)} do not fit {n.type(n.tensor(2))}")
-    batch, length = shape[0], shape[1] if len(shape) == 3 else shape[2]
-    given = n.tensor(1)
-    if places == (1,):
-        given = n.add("add", given, n.constant([range(length)], DType.I64))
-    elif places != (batch, length):
-        raise n.fail(f"position_ids {n.type(given)} do not fit {n.type(x)}")
-    if len(shape) == 3:
-        x = n.transpose(n.reshape(x, (batch, length, heads, shape[2] // heads)), (0, 2, 1, 3))
-    result = rotated(n, x, given, n.tensor(2), n.tensor(3), interleaved=bool(n.attrs["interleaved"]))
-    return result if len(shape) == 4 else n.reshape(n.transpose(result, (0, 2, 1, 3)), shape)
-
-
-def rotated(n: Node, x: TensorId, places: TensorId, cos: TensorId, sin: TensorId, *, interleaved: bool) -> TensorId:
-    """Rotate pairs of each head [batch, heads, length, size] by the angles of positions [batch or 1, length]."""
-    shape, half = n.type(x).shape, n.type(cos).shape[1]
-    if shape[3] < 2 * half or n.type(sin).shape != n.type(cos).shape:
-        raise n.fail(f"tables {n.type(cos)} and {n.type(sin)} do not fit heads of {shape[3]}")
-    at = n.type(places).shape
-    c, s = (n.reshape(n.add("gather", t, places, axis=0), (at[0], 1, at[1], half)) for t in (cos, sin))
-    step = 2 if interleaved else 1
-    part = (*shape[:3], half)
-    first, second = (
-        n.add("slice", x, starts=(0, 0, 0, start), steps=(1, 1, 1, step), shape=part)
-        for start in (0, 1 if interleaved else half)
-    )
-    made: Sequence[TensorId] = (
-        n.add("sub", n.add("mul", first, c), n.add("mul", second, s)),
-        n.add("add", n.add("mul", first, s), n.add("mul", second, c)),
-    )
-    if interleaved:
-        pairs = n.concat([n.reshape(t, (*part, 1)) for t in made], 4)
-        made = [n.reshape(pairs, (*shape[:3], 2 * half))]
-    rest = n.cut(x, 3, 2 * half, shape[3] - 2 * half) if shape[3] > 2 * half else None
-    return n.concat([*made, *([rest] if rest else [])], 3)

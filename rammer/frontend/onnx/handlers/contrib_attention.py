@@ -6,9 +6,10 @@ from math import sqrt
 
 import numpy as np
 
-from rammer.frontend.onnx.handlers.contrib import contrib, rotated
+from rammer.frontend.onnx.handlers.contrib import contrib
 from rammer.frontend.onnx.handlers.indexing import inside
 from rammer.frontend.onnx.handlers.quantized import scaled, shifted
+from rammer.frontend.onnx.handlers.rotary import rotated
 from rammer.frontend.onnx.node import Node
 from rammer.ir.tensor import DType, TensorId
 
@@ -132,9 +133,9 @@ def group_query_attention(n: Node) -> list[TensorId]:
         first = inside(n, n.add("sub", ends, n.constant(length)), extent - length + 1)
     places = n.add("add", first, n.constant(np.arange(length)))
     if n.attrs["do_rotary"]:
-        positions = n.tensor(9) if n.has(9) else places
-        tables = n.tensor(7), n.tensor(8)
-        q, k = (rotated(n, t, positions, *tables, interleaved=bool(n.attrs["rotary_interleaved"])) for t in (q, k))
+        positions, pairs = n.tensor(9) if n.has(9) else places, bool(n.attrs["rotary_interleaved"])
+        tables = [n.add("gather", n.tensor(p), positions, axis=0) for p in (7, 8)]
+        q, k = (rotated(n, t, *tables, along=2, interleaved=pairs) for t in (q, k))
     k, v = (_cached(n, n.tensor(p) if n.has(p) else None, t, first, extent) for p, t in ((3, k), (4, v)))
     at = n.constant(np.arange(extent))
     here = n.reshape(places, (batch, 1, length, 1))
