@@ -434,6 +434,7 @@ def _spread(terms: Callable[[Shape], int]) -> Given:
     return _number(lambda s: 0.008 * float(np.sqrt(terms(s))))
 
 
+COLOURS: tuple[Shape, ...] = ((1, 3, 16, 16), (1, 3, 64, 64), (1, 3, 224, 224), (3, 3, 75, 43))
 BYTE = (_number(0.02), _number(50, "uint8"))  # scale and zero point
 BYTES = (X, *BYTE)
 INT8 = ("uint8",)
@@ -463,11 +464,10 @@ QUANTISED = [
         lambda c: 32,
         3,
         strides=[2, 2],
-        shapes=((1, 3, 16, 16), (1, 3, 64, 64), (1, 3, 224, 224), (3, 3, 75, 43)),
+        shapes=COLOURS,
     ),
-    *_byte_conv(
-        "of colours, 7x7", lambda c: 64, 7, strides=[2, 2], shapes=((1, 3, 16, 16),) * 2 + ((1, 3, 224, 224),) * 2
-    ),
+    *_byte_conv("of colours, every place", lambda c: 32, 3, shapes=COLOURS),
+    *_byte_conv("of colours, 7x7", lambda c: 64, 7, strides=[2, 2], shapes=COLOURS),
     *_cases("ConvInteger", IMAGES, X, of(lambda s: (s[1], s[1], 3, 3), True, "int8"), types=INT8, pads=[1] * 4),
     *_cases(
         "QLinearMatMul",

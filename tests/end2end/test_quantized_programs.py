@@ -81,7 +81,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "1x1": ((2, 40, 7, 9), (33, 40, 1, 1), {}),
     "1x1 by twos": ((1, 40, 7, 9), (33, 40, 1, 1), {"strides": [2, 2]}),
     "3x3": ((1, 20, 9, 11), (24, 20, 3, 3), {"pads": [1, 1, 1, 1]}),
-    "5x3": ((2, 3, 12, 11), (17, 3, 5, 3), {"pads": [2, 0, 1, 1], "strides": [2, 1], "dilations": [1, 2]}),
+    "5x3": ((2, 5, 12, 11), (17, 5, 5, 3), {"pads": [2, 0, 1, 1], "strides": [2, 1], "dilations": [1, 2]}),
 }
 
 
@@ -99,6 +99,8 @@ FEW: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "each channel alone": ((3, 24, 9, 11), (24, 1, 3, 3), {"group": 24, "pads": [2, 0, 1, 1], "strides": [2, 1]}),
     "groups": ((2, 32, 7, 9), (64, 8, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),
     "many terms": ((1, 600, 5, 6), (3, 600, 2, 2), {"strides": [1, 2]}),
+    "colours": ((2, 3, 12, 11), (17, 3, 5, 3), {"pads": [2, 0, 1, 1], "strides": [2, 1], "dilations": [1, 2]}),
+    "colours by twos": ((1, 3, 27, 21), (33, 3, 7, 7), {"pads": [3, 3, 3, 3], "strides": [2, 2]}),
     "a sequence": ((2, 6, 75), (6, 1, 5), {"group": 6, "pads": [2, 1], "dilations": [2]}),
 }
 

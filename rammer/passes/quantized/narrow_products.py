@@ -23,6 +23,9 @@ from rammer.passes.editor import Editor, apply_pattern
 OFFSET = 128  # from a signed byte to the unsigned one that represents it
 LARGEST, WHOLE = 255, 1 << 24  # the largest difference of bytes; the largest integer up to which float32 is exact
 FEWEST_OUTPUTS = 4  # least output channels that pay for copying windows
+FEWEST_CHANNELS = (
+    4  # least input channels: bytes of fewer are copied one by one, which took a ResNet's first layer 2.4x
+)
 
 
 def narrow_products(graph: Graph, spec: VDeviceSpec) -> Graph:
@@ -92,7 +95,7 @@ class _Narrower:
         source, found, group = self._source(x), known_value(self.editor, w), attrs.get("group", 1)
         if source is None or found is None or not found.size:
             return None
-        if group > 1 or len(found) < FEWEST_OUTPUTS:
+        if group > 1 or len(found) < FEWEST_OUTPUTS or found.shape[1] < FEWEST_CHANNELS:
             return self._as_it_is(op, source, found)
         kernel = found.shape[2:]
         weights = _narrowed(np.moveaxis(found, 1, -1).reshape(len(found), -1), 1)  # as `unfold` has them
@@ -130,6 +133,10 @@ class _Narrower:
         most = int((np.abs(found.astype(np.int64)).reshape(len(found), -1).sum(1) * LARGEST).max() + abs(added).max())
         held = DType.F32 if most <= WHOLE else DType.I32
         weights = self.editor.constant(found.astype(held.numpy), op.inputs[1])
+        if (
+            attrs.get("group", 1) == 1 and min(attrs.get("strides") or (1,)) > 1
+        ):  # else it might be Winograd's: not exact
+            values = self.editor.define(op.name, "cast", values, dtype=held)
         total = self.editor.define(op.name, "conv", values, weights, dtype=held, **attrs)
         if added.any():
             total = self.editor.define(op.name, "add", total, self.editor.constant(added.astype(held.numpy)))
