@@ -45,7 +45,7 @@ _shapes = _parsed(lambda text: tuple(map(int, text.split("x"))), "a shape looks 
 _extents = _parsed(int, "a dimension looks like batch=8")
 
 
-def _models(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> str | dict[str, str]:
+def _read(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> str | dict[str, str]:
     """Return a path, or paths of several models by name."""
     if len(texts) == 1 and ("=" not in texts[0] or Path(texts[0]).exists()):
         return texts[0]
@@ -78,9 +78,7 @@ def _names(option: str) -> Callable[..., list[CompletionItem]]:
     return complete
 
 
-model_argument = click.argument(
-    "model", nargs=-1, required=True, metavar="MODEL...", callback=_models, type=click.Path()
-)
+model_argument = click.argument("model", nargs=-1, required=True, metavar="MODEL...", callback=_read, type=click.Path())
 
 
 def paths_of(model: str | Mapping[str, str]) -> list[str]:

@@ -91,6 +91,13 @@ class Call(Scalar):
     fn: str
     args: tuple[Scalar, ...]
 
+    def clipped(self, dtype: DType) -> bool:
+        """Return whether the number is clipped to what a type of integers holds (NaN aside)."""
+        match self:
+            case Call("min", (Call("max", (_, Const(low))), Const(high))):
+                return bool(dtype.info.min <= low <= high <= dtype.info.max)
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Cast(Scalar):
@@ -424,7 +431,7 @@ def inline(expr: TensorExpr, keep: frozenset[str] | set[str]) -> list[Stage]:
         return stored_as(body, stage.dtype, dtypes)
 
     for stage in expr.stages:
-        stage = replace(stage, body=direct_casts(rewrite(stage.body, leaf)))
+        stage = replace(stage, body=recast(rewrite(stage.body, leaf)))
         if stage.reduce or stage.name in keep or stage.name in outputs or _read_dynamically(stage.name, expr):
             kept.append(stage)
         else:
@@ -432,22 +439,14 @@ def inline(expr: TensorExpr, keep: frozenset[str] | set[str]) -> list[Stage]:
     return kept
 
 
-def clipped(value: Scalar, dtype: DType) -> bool:
-    """Return whether a number is clipped to what a type of integers holds (NaN aside)."""
-    match value:
-        case Call("min", (Call("max", (_, Const(low))), Const(high))):
-            return bool(dtype.info.min <= low <= high <= dtype.info.max)
-    return False
-
-
-def direct_casts(value: Scalar) -> Scalar:
+def recast(value: Scalar) -> Scalar:
     """Convert what is loaded, not what padding selects, and clipped numbers to int32 without a smaller type between.
 
     Vectors hold no numbers smaller than int32: they are converted where they are loaded and stored.
     """
-    value = mapped(value, direct_casts)
+    value = mapped(value, recast)
     match value:
-        case Cast(Cast(arg, small, False), DType.I32, False) if "int" in small.value and clipped(arg, small):
+        case Cast(Cast(Call() as arg, small, False), DType.I32, False) if "int" in small.value and arg.clipped(small):
             return Cast(arg, DType.I32)
         case Cast(Select(where, Load() as inside, Const(0)), DType.F32 | DType.I32 as dtype, False):
             return Select(where, Cast(inside, dtype), Const(0.0 if dtype.is_float else 0))

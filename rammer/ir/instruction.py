@@ -91,9 +91,7 @@ class Instruction:
     def block_of(self, copy: Instruction) -> int:
         """Return how many rows, or columns, in the layout that `copy` makes a product takes at once; 1 if none."""
         made = copy.meaning.outputs[0][1].layout
-        return next(
-            (self.extent(axis) for n, axis in enumerate(("row", "column")) if self.layout_of(bool(n)) == made), 1
-        )
+        return next((self.extent(a) for n, a in enumerate(("row", "column")) if self.layout_of(bool(n)) == made), 1)
 
     @property
     def copies(self) -> bool:

@@ -174,13 +174,11 @@ class Draft:
             if o.kernel.num_rtasks
         )
 
-    def finish(
-        self, policy: str, programs: Sequence[RProgram], priced_us: float, notes: Sequence[str]
-    ) -> ExecutionPlan:
+    def finish(self, policy: str, programs: Sequence[RProgram], cost_us: float, notes: Sequence[str]) -> ExecutionPlan:
         """Return the plan. A note says so if its price exceeds the baseline's by more than noise."""
         baseline_us = self.sequential_us()
-        if priced_us > baseline_us * max(self.prices.problem.profiler.noise, 1 + 1e-9):
-            worse = f"priced at {priced_us:.2f} µs, worse than the {baseline_us:.2f} µs of one rProgram per rOperator"
+        if cost_us > baseline_us * max(self.prices.problem.profiler.noise, 1 + 1e-9):
+            worse = f"priced at {cost_us:.2f} µs, worse than the {baseline_us:.2f} µs of one rProgram per rOperator"
             notes = [*notes, worse]
         kernels = tuple(self.kernels[n] for n in range(len(self.graph.operators)))
         us = {kernel: self.prices.rtask_us(kernel) for kernel in kernels}

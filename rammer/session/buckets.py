@@ -297,9 +297,8 @@ def _append(
     count = np.arange(kind.shape[rows.axis]).reshape([-1 if d == rows.axis else 1 for d in range(kind.rank)])
     at = builder.add("add", builder.constant(count), places[rows.symbol], name=name)
     moves = tuple(-1 if d == rows.axis else d for d in range(kind.rank))
-    found: TensorId = builder.add(
-        "update", known[rows.cache], known[rows.new], at, name=name, moves=moves, how="elements"
-    )
+    given = known[rows.cache], known[rows.new], at
+    found: TensorId = builder.add("update", *given, name=name, moves=moves, how="elements")
     return found
 
 

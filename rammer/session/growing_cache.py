@@ -206,9 +206,7 @@ class BoundedCaches:
             raise ModelError("what has to be masked depends on how much is given", hint="leave out buckets=")
         return fit
 
-    def _fit(
-        self, load: Load, whole: Graph, extents: Extents, true: Extents, steps: Extents, rows: Graph | None
-    ) -> Fit:
+    def _fit(self, load: Load, whole: Graph, sizes: Extents, true: Extents, steps: Extents, rows: Graph | None) -> Fit:
         """Compare the graph with graphs of shorter caches and of true extents."""
         full = {symbol: most - steps[symbol] for symbol, most in self.bounds.items()}
         lengths = [dict.fromkeys(self.bounds, SHORTEST), {symbol: at - 1 for symbol, at in full.items()}]
@@ -218,7 +216,7 @@ class BoundedCaches:
             small = load({**true, **past}).graph
             come = self._steps(small)
             filled = {s: (past[s] + come[s], most) for s, most in self.bounds.items()}
-            filled |= {s: (true[s], extents[s]) for s in true if true[s] != extents[s]}
+            filled |= {s: (true[s], sizes[s]) for s in true if true[s] != sizes[s]}
             table = None
             if rows is not None:
                 (symbol,) = self.bounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from onnx.reference import ReferenceEvaluator
 from pairwise import pairs
 
 import rammer
-from rammer.ir.tensor import Array
+from rammer.frontend.builder import GraphBuilder
+from rammer.ir.tensor import Array, DType, TensorId
+from rammer.ir.tile import For
+from rammer.vdevice.ctext.vectors import VectorLoops
 
 ARCH = "x86-64-avx512vnni@here"
 U8, I8 = np.uint8, np.int8
@@ -117,6 +121,41 @@ def test_convolutions_of_few_terms_are_exact(name: str, kinds: tuple[Any, Any], 
     made = model(node, inputs, constants, onnx.TensorProto.INT32)
     with rammer.compile(made, "cpu", arch=arch, device=2, tune_seconds=0) as program:
         np.testing.assert_array_equal(program.run(inputs)["y"], reference(made, inputs))
+
+
+@pytest.mark.parametrize("model_of", ["a residual sum", "each channel alone"])
+def test_bytes_are_converted_as_vectors(model_of: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also those that are added, and those beside padding. As scalars, a residual sum took four times as long."""
+    decided, refused = VectorLoops.vector, tmp_path / "refused"
+
+    def vector(loops: VectorLoops, loop: For) -> For | None:
+        if (made := decided(loops, loop)) is None and not loops.program.name.startswith("convert"):
+            with refused.open("a") as file:  # perhaps in a child process
+                file.write(f"{loops.program.name} {loop.body}\n")
+        return made
+
+    monkeypatch.setattr(VectorLoops, "vector", vector)
+    b = GraphBuilder("bytes")
+    x, one = b.input("x", (1, 32, 24, 24), DType.U8), b.constant(np.array(0.01, np.float32))
+    weights = b.constant(
+        any_bytes(I8, 32, 1, 3, 3) if model_of == "each channel alone" else any_bytes(I8, 32, 32, 1, 1)
+    )
+    attrs = {"group": 32, "pads": (1, 1, 1, 1)} if model_of == "each channel alone" else {}
+
+    def rounded(t: TensorId) -> TensorId:
+        return b.add("cast", b.add("clip", b.add("round", t), low=0.0, high=255.0), dtype=DType.U8)
+
+    def scaled(t: TensorId) -> TensorId:
+        return b.add("mul", b.add("cast", t, dtype=DType.F32), one)
+
+    made = rounded(scaled(b.add("conv", x, weights, dtype=DType.I32, **attrs)))
+    if model_of == "a residual sum":
+        made = rounded(
+            b.add("add", scaled(b.add("cast", made, dtype=DType.I32)), scaled(b.add("cast", x, dtype=DType.I32)))
+        )
+    b.output(made, "y")
+    with rammer.compile(b.build(), "cpu", arch=ARCH, device=2, tune_seconds=0):
+        assert not refused.exists(), refused.read_text()[:2000]
 
 
 def test_what_lies_past_the_edge_must_be_known() -> None:

@@ -393,3 +393,37 @@ def test_the_upper_bound_of_clip_wins(known: tuple[str, ...], dtype: str) -> Non
     constants = {name: bounds[name] for name in known}
     made = model([node("Clip", ["x", "low", "high"], ["y"])], ports, ["y"], constants=constants, opset=21)
     compare(made, values, by_runtime(made, values), 0, cpu=False)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("align", [0, 1])
+def test_grids_of_a_batch_of_one(batch: int, align: int) -> None:
+    """The standard's own body squeezes such a batch away."""
+    grid = node("AffineGrid", ["t", "s"], align_corners=align)
+    made = model([grid], {"t": (batch, 2, 3)}, constants={"s": np.array([batch, 3, 5, 7])})
+    values = {"t": draw(batch, 2, 3)}
+    compare(made, values, by_runtime(made, values), cpu=batch == 1)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("part", [0, 6])
+@pytest.mark.parametrize("placed", [False, True])
+def test_rotary_embeddings(interleaved: int, rank: int, part: int, placed: bool) -> None:
+    width = part or 10
+    shape = (3, 28, 5 * 10) if rank == 3 else (3, 5, 28, 10)
+    tables = (40, width // 2) if placed else (3, 28, width // 2)
+    values = {"x": draw(*shape), "c": draw(*tables), "s": draw(*tables, seed=1)}
+    if placed:
+        values["p"] = np.random.default_rng(2).integers(0, 40, (3, 28))
+    attrs = {"interleaved": interleaved, "rotary_embedding_dim": part} | ({"num_heads": 5} if rank == 3 else {})
+    kinds = {name: (str(v.dtype), v.shape) for name, v in values.items()}
+    made = model([node("RotaryEmbedding", list(values), **attrs)], kinds, opset=23)
+    compare(made, values, by_reference(made, values), cpu=part == 6)
+
+
+def test_rotary_tables_that_do_not_fit_are_refused() -> None:
+    for shape, tables, message in (((2, 7, 9), (2, 7, 2), "heads of"), ((2, 3, 7, 8), (2, 6, 4), "do not fit")):
+        made = model([node("RotaryEmbedding", ["x", "c", "s"])], {"x": shape, "c": tables, "s": tables}, opset=23)
+        with pytest.raises(ModelError, match=message):
+            load(made)

@@ -65,6 +65,21 @@ def test_dequantised_numbers_are_divided_as_they_are() -> None:
     assert requantize(graph) is graph
 
 
+def test_sums_of_two_scaled_numbers_are_scaled_once() -> None:
+    """As ONNX Runtime adds bytes. One of the two may be a sum of products."""
+    b = Net()
+    x = b.input("x", (1, 32, 5, 7), DType.U8)
+    total = b.add("mul", b.add("cast", sums(b, x, 32), dtype=DType.F32), b.constant(np.array(0.002, np.float32)))
+    b.output(quantised(b, b.add("add", total, dequantised(b, x)), 0.03), "y")
+    b.output(quantised(b, b.add("add", dequantised(b, x, 0.01), dequantised(b, x)), 0.03), "z")
+    before = b.build()
+    after = requantize(before)
+    assert "div" not in {op.kind for op in after.operators}
+    for old, new in zip(values(before), values(after), strict=True):
+        off = np.abs(old.astype(int) - new)
+        assert off.max() <= 1 and (off > 0).mean() < 0.01 and len(np.unique(old)) > 9
+
+
 def residual() -> Graph:
     """Bytes that a convolution reads, and what is added to its result, after an activation, too."""
     b = Net()

@@ -278,10 +278,8 @@ class Node:
 
     def stack(self, tensors: Sequence[TensorId], axis: int) -> TensorId:
         """Stack the tensors along a new dimension."""
-        shapes = [self.type(t).shape for t in tensors]
-        return self.concat(
-            [self.reshape(t, (*s[:axis], 1, *s[axis:])) for t, s in zip(tensors, shapes, strict=True)], axis
-        )
+        shaped = [(t, self.type(t).shape) for t in tensors]
+        return self.concat([self.reshape(t, (*s[:axis], 1, *s[axis:])) for t, s in shaped], axis)
 
     def reduce(self, tensor: TensorId, fn: str, axes: Sequence[int], keepdims: bool = True) -> TensorId:
         return self.add("reduce", tensor, fn=fn, axes=tuple(axes), keepdims=keepdims)

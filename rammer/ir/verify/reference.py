@@ -12,19 +12,7 @@ from numpy.typing import NDArray
 from rammer.ir.analysis.dependency import BoxReader, place_of, places_of
 from rammer.ir.analysis.intervals import NOTHING, Intervals, merged, missing, union
 from rammer.ir.analysis.simplify import scalar_conditions
-from rammer.ir.expr import (
-    Call,
-    Const,
-    Load,
-    Role,
-    Scalar,
-    Select,
-    TensorExpr,
-    direct_casts,
-    mapped,
-    rewrite,
-    substitute_axes,
-)
+from rammer.ir.expr import Call, Const, Load, Role, Scalar, Select, TensorExpr, mapped, recast, rewrite, substitute_axes
 from rammer.ir.kernel import RKernel
 from rammer.ir.tensor import TensorType
 from rammer.ir.tile import TileProgram
@@ -172,19 +160,15 @@ def _by_role(pairs: Points, roles: Sequence[Role]) -> dict[Role, Intervals]:
 
 def _lazy(expr: TensorExpr) -> TensorExpr:
     """Return the expression with fewer reads: next to padding, the other factor of a product is not read."""
-    padded = {
-        s.name: s for s in expr.stages if not s.reduce and isinstance(s.body, Select) and s.body.other == Const(0.0)
-    }
+    pad = {s.name: s for s in expr.stages if not s.reduce and isinstance(s.body, Select) and s.body.other == Const(0.0)}
 
     def leaf(load: Load) -> Scalar:
-        if load.tensor not in padded:
+        if load.tensor not in pad:
             return load
-        stage = padded[load.tensor]
+        stage = pad[load.tensor]
         return substitute_axes(stage.body, dict(zip((a for a, _ in stage.axes), load.index, strict=True)))
 
-    return replace(
-        expr, stages=tuple(replace(s, body=_needed(direct_casts(rewrite(s.body, leaf)))) for s in expr.stages)
-    )
+    return replace(expr, stages=tuple(replace(s, body=_needed(recast(rewrite(s.body, leaf)))) for s in expr.stages))
 
 
 def _needed(value: Scalar) -> Scalar:

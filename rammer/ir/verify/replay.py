@@ -100,9 +100,7 @@ class Replay:
         graph = plan.graph
         tensors = {t for n in operators for t in (*graph.operators[n].inputs, *graph.operators[n].outputs)}
         self._roots = {graph.storage(t).root for t in tensors} - graph.constants.keys()
-        self._copies: dict[TensorId, list[Bytes]] = {
-            r: [np.empty(graph.types[r].nbytes, np.uint8)] for r in self._roots
-        }
+        self._copies = {r: [np.empty(graph.types[r].nbytes, np.uint8)] for r in self._roots}
         self._versions: dict[tuple[int, TensorId], int] = {}  # (operator, owner): which copy it reads
         for tensor, value in inputs.items():
             root, begin, end = self._span(tensor)

@@ -100,9 +100,8 @@ class _Fuser:
         if small:  # the operand that comes last decides when this can run
             ranked = sorted(candidates, key=lambda g: (-self.groups[g].depth, g))
         else:
-            ranked = sorted(
-                candidates, key=lambda g: (g not in strict, -self.groups[g].cores, -self.groups[g].depth, g)
-            )
+            groups = self.groups
+            ranked = sorted(candidates, key=lambda g: (g not in strict, -groups[g].cores, -groups[g].depth, g))
         here = n
         for group in ranked:
             joined = here != n

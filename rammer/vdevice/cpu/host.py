@@ -40,9 +40,7 @@ _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _VNNI, _BF16, _AMX = {"avx512_vnni"}, {"avx512_bf16"}, {"amx_tile", "amx_bf16"}
 
 
-def _with_512_bits(
-    name: str, features: frozenset[str], names: tuple[str, ...] = (), *instructions: Instruction
-) -> Arch:
+def _with_512_bits(name: str, features: frozenset[str], names: tuple[str, ...] = (), *units: Instruction) -> Arch:
     """Return an arch of 512-bit vectors.
 
     Without these flags, Clang uses 256 bits on many CPUs (Sapphire Rapids), and gathers, which took twice as
@@ -50,7 +48,7 @@ def _with_512_bits(
     """
     zig = "".join(["-mcpu=x86_64_v4", *(f"+{n}" for n in names), "-prefer_256_bit", "+prefer_no_gather"])
     cc = ("-march=x86-64-v4", "-mprefer-vector-width=512", *(f"-m{n.replace('_', '-')}" for n in names))
-    return Arch(name, "x86_64", 16, 32, features, (zig,), cc, instructions)
+    return Arch(name, "x86_64", 16, 32, features, (zig,), cc, units)
 
 
 _M4F = ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")

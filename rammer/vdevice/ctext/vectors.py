@@ -10,20 +10,7 @@ from dataclasses import replace
 from itertools import repeat
 from typing import assert_never
 
-from rammer.ir.expr import (
-    COMPARISONS,
-    Call,
-    Cast,
-    Const,
-    Iota,
-    Load,
-    Scalar,
-    Select,
-    clipped,
-    indices_of,
-    loads,
-    result_dtype,
-)
+from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, indices_of, loads, result_dtype
 from rammer.ir.index import Index, simplify, substitute, var, variables
 from rammer.ir.tensor import DType
 from rammer.ir.tile import (
@@ -221,7 +208,7 @@ class VectorLoops:
                 return self.type_of(value) is kind and depends(value, lane) and self._lane_ok(value, lane)
             case Cast(arg, dtype) if dtype is kind and depends(arg, lane):
                 source = self.type_of(arg)
-                held = source is DType.I32 or (source is DType.F32 and clipped(arg, DType.I32))
+                held = source is DType.I32 or (source is DType.F32 and isinstance(arg, Call) and arg.clipped(DType.I32))
                 held = source in SINGLE if kind in MINIFLOATS else held
                 return held and self._lane_ok(arg, lane)
         return False
@@ -248,7 +235,9 @@ class VectorLoops:
                 truth = {DType.BOOL} if self.narrow_stores else set()
                 known = source in {*self.vectors, *truth} and dtype in {*self.vectors, *truth}
                 truncated = source is not None and source.is_float and not (dtype.is_float or dtype in truth)
-                held = not truncated or (source is DType.F32 and dtype is DType.I32 and clipped(arg, dtype))
+                held = not truncated or (
+                    source is DType.F32 and dtype is DType.I32 and isinstance(arg, Call) and arg.clipped(dtype)
+                )
                 return known and held and self._lane_ok(arg, lane)
             case Call(fn, args):
                 kinds = {k for a in args if (k := self.type_of(a)) not in (DType.BOOL, None)}

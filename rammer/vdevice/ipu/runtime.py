@@ -62,13 +62,11 @@ class IpuExecutable:
         if not self._handle:
             raise closed()
         given = [to_tile(inputs[p.name], p.type.dtype, f"input {p.name!r}") for p in self._image.inputs]
-        made = [np.empty(p.type.shape, on_tile(p.type.dtype).numpy) for p in self._image.outputs]
+        got = [np.empty(p.type.shape, on_tile(p.type.dtype).numpy) for p in self._image.outputs]
         error = ctypes.create_string_buffer(ERROR_BYTES)
-        status = self._library.rammer_run(self._handle, *_pointers(given), *_pointers(made), error, ERROR_BYTES)
+        status = self._library.rammer_run(self._handle, *_pointers(given), *_pointers(got), error, ERROR_BYTES)
         self._check(status, error)
-        return {
-            p.name: a.astype(p.type.dtype.numpy, copy=False) for p, a in zip(self._image.outputs, made, strict=True)
-        }
+        return {p.name: a.astype(p.type.dtype.numpy, copy=False) for p, a in zip(self._image.outputs, got, strict=True)}
 
     def profile(self) -> SuperstepProfile:
         """Return cycles of the last run. Raises DeviceError on a device whose profile is only text."""

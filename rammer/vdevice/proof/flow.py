@@ -292,9 +292,7 @@ class _Walk:
         if wrong := self.constant(n, argument, variable, base):
             op = self.graph.operators[n]
             tensor = op.inputs[argument - len(op.outputs)]
-            raise broken(
-                "R307", f"operand {argument} ({tensor!r}) of {self.called(n)}, in variable {variable}: {wrong}"
-            )
+            raise broken("R307", f"operand {argument} ({tensor!r}) of {self.called(n)}, in {variable}: {wrong}")
 
     def constant(self, n: int, argument: int, variable: int, base: int) -> str:
         """Return the difference between a constant input and a variable's content, as text; "" if they agree."""

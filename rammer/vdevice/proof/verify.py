@@ -537,9 +537,7 @@ def _hints(evidence: ImageEvidence) -> None:
             mine = evidence.tasks_of(n)
             may[mine] = np.array(parts, np.int64)[rows[mine, 4]]
     if (bad := np.flatnonzero((said > may) | (said < 0))).size:
-        raise broken(
-            "R310", f"{said[bad[0]]} parts of {evidence.at(int(bad[0]))} may be done by others, of {may[bad[0]]}"
-        )
+        raise broken("R310", f"{said[bad[0]]} parts of {evidence.at(int(bad[0]))} may be others', of {may[bad[0]]}")
 
 
 def _messages(evidence: ImageEvidence) -> None:

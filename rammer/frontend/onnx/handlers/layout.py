@@ -109,9 +109,7 @@ def split(n: Node) -> list[TensorId]:
         step = -(-whole[axis] // count)
         parts = [min(step, whole[axis] - step * p) for p in range(count)]
     if len(parts) != count or any(p < 0 for p in parts) or sum(parts) != whole[axis]:
-        raise n.fail(
-            f"split {list(parts)} does not divide the {whole[axis]} elements of axis {axis} into {count} outputs"
-        )
+        raise n.fail(f"split {list(parts)} does not divide {whole[axis]} elements of axis {axis} into {count} outputs")
     results, start = [], 0
     for part in parts:
         results.append(n.cut(n.tensor(0), axis, start, part))

@@ -56,8 +56,8 @@ def _of_heads(n: Node, cos: TensorId, sin: TensorId, heads: int) -> TensorId:
 def rotated(n: Node, x: TensorId, cos: TensorId, sin: TensorId, *, along: int, interleaved: bool) -> TensorId:
     """Rotate pairs of the last dimension of x, of rank 4, by the angles of positions along a dimension.
 
-    Tables are [batch or 1, length, pairs]. A pair's two numbers are adjacent if `interleaved`, else half a head apart:
-    (a, b) becomes (a cos - b sin, b cos + a sin).
+    Tables are [batch or 1, length, pairs]. (a, b) becomes (a cos - b sin, b cos + a sin). The two numbers of a pair are
+    adjacent if `interleaved`; else one is in the first half of what is rotated, and one in the second half.
     """
     shape, table = n.type(x).shape, n.type(cos).shape
     if n.type(sin).shape != table or table[:-1] not in ((shape[0], shape[along]), (1, shape[along])):

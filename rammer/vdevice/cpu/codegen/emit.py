@@ -57,9 +57,7 @@ def function(printer: CpuPrinter) -> EmittedKernel:
     program: TileProgram = printer.program
     lines_ahead, tickets = capacity(program), printer.tickets
     names = [b.name for b in program.arguments]
-    kinds = [
-        f"{'' if n < program.num_outputs else 'const '}{CTYPE[b.dtype]} *" for n, b in enumerate(program.arguments)
-    ]
+    kinds = [f"{'const ' * (n >= program.num_outputs)}{CTYPE[b.dtype]} *" for n, b in enumerate(program.arguments)]
     shared = replaced(program)
     shared |= {b.name for b in program.arguments[: program.num_outputs] if shared}
     parameters = "".join(f"{k}{'' if b in shared else 'restrict '}{b}, " for k, b in zip(kinds, names, strict=True))

@@ -285,9 +285,7 @@ def known_calibration(machine: str) -> Calibration | None:
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:  # a file of another form
         why = f"has no calibration: {path} is damaged ({error})"
-    warnings.warn(
-        f"{machine} {why}: usual numbers count; run `rammer doctor --calibrate`", RuntimeWarning, stacklevel=2
-    )
+    warnings.warn(f"{machine} {why}: usual numbers count; run `rammer doctor --calibrate`", RuntimeWarning, 2)
     return None
 
 
