@@ -85,10 +85,10 @@ def accumulated(n: Node) -> TensorId:
     """
     x, fn = n.cast(n.tensor(0), n.dtype().accumulator), "sum" if n.op == "CumSum" else "prod"
     axis = n.axis(int(n.scalar(1, "axis")), len(n.shape()))
-    return n.cast(_scan(n, x, fn, axis, int(n.attrs["exclusive"]), bool(n.attrs["reverse"])), n.dtype())
+    return n.cast(scanned(n, x, fn, axis, int(n.attrs["exclusive"]), reverse=bool(n.attrs["reverse"])), n.dtype())
 
 
-def _scan(n: Node, x: TensorId, fn: str, axis: int, skipped: int, reverse: bool) -> TensorId:
+def scanned(n: Node, x: TensorId, fn: str, axis: int, skipped: int, *, reverse: bool) -> TensorId:
     """Combine elements of a block with the scan of earlier blocks' results. It reads twice, whatever the extent is."""
     shape = n.type(x).shape
     extent, rank = shape[axis], len(shape)
@@ -100,7 +100,7 @@ def _scan(n: Node, x: TensorId, fn: str, axis: int, skipped: int, reverse: bool)
     if any(missing):
         x = n.add("pad", x, pads=missing, mode="constant", value=int(fn == "prod"))
     x = n.reshape(x, (*shape[:axis], blocks, block, *shape[axis + 1 :]))
-    earlier = _scan(n, n.reduce(x, fn, (axis + 1,), keepdims=False), fn, axis, 1, reverse)
+    earlier = scanned(n, n.reduce(x, fn, (axis + 1,), keepdims=False), fn, axis, 1, reverse=reverse)
     inside = n.add("accumulate", x, fn=fn, axis=axis + 1, skipped=skipped, reverse=reverse)
     earlier = n.reshape(earlier, (*shape[:axis], blocks, 1, *shape[axis + 1 :]))
     found = n.add("add" if fn == "sum" else "mul", inside, earlier)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rammer.frontend.onnx.handlers.reduction import scanned
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
@@ -54,7 +55,7 @@ def _kept(n: Node, data: TensorId, flags: TensorId, axis: int) -> TensorId:
     """Return the places of `data` along an axis whose flag is set, before any others. A session cuts them behind."""
     assert n.builder.counts is not None
     shape, counted = n.type(data).shape, n.cast(flags, DType.I32)
-    before = n.add("accumulate", counted, fn="sum", axis=0, skipped=1)
+    before = scanned(n, counted, "sum", 0, 1, reverse=False)
     places = n.add("where", flags, before, n.like(shape[axis], before))
     places = n.reshape(places, [e if d == axis else 1 for d, e in enumerate(shape)])
     moves = tuple(-1 if d == axis else d for d in range(len(shape)))
