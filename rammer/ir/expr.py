@@ -13,7 +13,7 @@ from math import inf, prod
 from typing import TypeAlias, TypeVar
 
 from rammer.ir.index import Index, substitute, variables
-from rammer.ir.tensor import DType, TensorType
+from rammer.ir.tensor import SMALL, DType, TensorType
 
 Item = TypeVar("Item")
 
@@ -34,6 +34,13 @@ class Scalar:
 
     def __truediv__(self, other: Scalar | float) -> Call:
         return Call("div", (self, scalar(other, self)))
+
+    def clipped(self, dtype: DType) -> bool:
+        """Return whether the number is clipped to what a type of integers holds (NaN aside)."""
+        match self:
+            case Call("min", (Call("max", (_, Const(low))), Const(high))):
+                return bool(dtype.info.min <= low <= high <= dtype.info.max)
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +97,6 @@ class Call(Scalar):
 
     fn: str
     args: tuple[Scalar, ...]
-
-    def clipped(self, dtype: DType) -> bool:
-        """Return whether the number is clipped to what a type of integers holds (NaN aside)."""
-        match self:
-            case Call("min", (Call("max", (_, Const(low))), Const(high))):
-                return bool(dtype.info.min <= low <= high <= dtype.info.max)
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,7 +446,7 @@ def recast(value: Scalar) -> Scalar:
     """
     value = mapped(value, recast)
     match value:
-        case Cast(Cast(Call() as arg, small, False), DType.I32, False) if "int" in small.value and arg.clipped(small):
+        case Cast(Cast(arg, small, False), DType.I32, False) if small in SMALL and arg.clipped(small):
             return Cast(arg, DType.I32)
         case Cast(Select(where, Load() as inside, Const(0)), DType.F32 | DType.I32 as dtype, False):
             return Select(where, Cast(inside, dtype), Const(0.0 if dtype.is_float else 0))

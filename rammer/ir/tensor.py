@@ -118,6 +118,7 @@ class DType(StrEnum):
         return DType.F32 if self in (DType.F16, DType.BF16) else self
 
 
+SMALL = frozenset({DType.I8, DType.U8, DType.I16, DType.U16})  # integers that are computed in int32
 _ONLY_STORED = frozenset(
     d for d in DType if d is not DType.BOOL and (d.bits < 8 or d.is_complex or d.value.startswith("float8"))
 )

@@ -23,9 +23,7 @@ from rammer.passes.editor import Editor, apply_pattern
 OFFSET = 128  # from a signed byte to the unsigned one that represents it
 LARGEST, WHOLE = 255, 1 << 24  # the largest difference of bytes; the largest integer up to which float32 is exact
 FEWEST_OUTPUTS = 4  # least output channels that pay for copying windows
-FEWEST_CHANNELS = (
-    4  # least input channels: bytes of fewer are copied one by one, which took a ResNet's first layer 2.4x
-)
+FEWEST_CHANNELS = 4  # least input channels: windows of fewer are copied byte by byte
 
 
 def narrow_products(graph: Graph, spec: VDeviceSpec) -> Graph:
@@ -133,9 +131,8 @@ class _Narrower:
         most = int((np.abs(found.astype(np.int64)).reshape(len(found), -1).sum(1) * LARGEST).max() + abs(added).max())
         held = DType.F32 if most <= WHOLE else DType.I32
         weights = self.editor.constant(found.astype(held.numpy), op.inputs[1])
-        if (
-            attrs.get("group", 1) == 1 and min(attrs.get("strides") or (1,)) > 1
-        ):  # else it might be Winograd's: not exact
+        # Without strides, floats might be multiplied in Winograd's form, which is not exact.
+        if attrs.get("group", 1) == 1 < min(attrs.get("strides") or (1,)):
             values = self.editor.define(op.name, "cast", values, dtype=held)
         total = self.editor.define(op.name, "conv", values, weights, dtype=held, **attrs)
         if added.any():

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Iota, Load, Scalar, Select, indices_of, loads, result_dtype
 from rammer.ir.index import Index, simplify, substitute, var, variables
-from rammer.ir.tensor import DType
+from rammer.ir.tensor import SMALL, DType
 from rammer.ir.tile import (
     Alloc,
     Apply,
@@ -51,7 +51,6 @@ VECTOR_INT_MATH = frozenset(
         *("shift_left", "shift_right", "bit_not", *BITWISE),
     }
 )
-SMALL = frozenset({DType.I8, DType.U8, DType.I16, DType.U16})
 LOW_BITS = frozenset({"add", "sub", "mul", "neg", "bit_not", *BITWISE})  # low bits of results follow from low bits
 
 
@@ -208,7 +207,7 @@ class VectorLoops:
                 return self.type_of(value) is kind and depends(value, lane) and self._lane_ok(value, lane)
             case Cast(arg, dtype) if dtype is kind and depends(arg, lane):
                 source = self.type_of(arg)
-                held = source is DType.I32 or (source is DType.F32 and isinstance(arg, Call) and arg.clipped(DType.I32))
+                held = source is DType.I32 or (source is DType.F32 and arg.clipped(DType.I32))
                 held = source in SINGLE if kind in MINIFLOATS else held
                 return held and self._lane_ok(arg, lane)
         return False
@@ -235,9 +234,7 @@ class VectorLoops:
                 truth = {DType.BOOL} if self.narrow_stores else set()
                 known = source in {*self.vectors, *truth} and dtype in {*self.vectors, *truth}
                 truncated = source is not None and source.is_float and not (dtype.is_float or dtype in truth)
-                held = not truncated or (
-                    source is DType.F32 and dtype is DType.I32 and isinstance(arg, Call) and arg.clipped(dtype)
-                )
+                held = not truncated or (source is DType.F32 and dtype is DType.I32 and arg.clipped(dtype))
                 return known and held and self._lane_ok(arg, lane)
             case Call(fn, args):
                 kinds = {k for a in args if (k := self.type_of(a)) not in (DType.BOOL, None)}
