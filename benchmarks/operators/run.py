@@ -127,7 +127,7 @@ def add_ratios(found: dict[str, Any]) -> None:
 
 
 def best(found: dict[str, Any]) -> str:
-    """Return the way with the least overhead: a bound call, which models have whose shapes do not follow from data."""
+    """Return the way with the least overhead: a bound call, unless shapes follow from data."""
     return next(way for way in reversed(OURS) if way in found["ways"])
 
 

@@ -80,6 +80,19 @@ def test_sums_of_two_scaled_numbers_are_scaled_once() -> None:
         assert off.max() <= 1 and (off > 0).mean() < 0.01 and len(np.unique(old)) > 9
 
 
+def test_long_chains_are_looked_at_once() -> None:
+    """Of numbers that are added to themselves, and of constants: models are untrusted."""
+    b = Net()
+    doubled = chain = dequantised(b, b.input("x", (3, 5), DType.U8))
+    for n in range(3000):
+        doubled = b.add("add", doubled, doubled)
+        chain = b.add("mul" if n % 2 else "add", chain, b.weight(5))
+    b.output(quantised(b, doubled), "y")
+    b.output(quantised(b, chain), "z")
+    graph = b.build()
+    assert requantize(graph) is graph
+
+
 def residual() -> Graph:
     """Bytes that a convolution reads, and what is added to its result, after an activation, too."""
     b = Net()

@@ -113,7 +113,7 @@ class _Narrower:
         return self._biased(op, self._corrected(op.name, product, source, rows, weights, -1, self._bias(op)))
 
     def _as_it_is(self, op: ROperator, source: _Source, found: Array) -> TensorId | None:
-        """Return the convolution of bytes that are widened as they are read. Padding is the zero point.
+        """Return the convolution of bytes that are widened as they are read, or before. Padding is the zero point.
 
         Sums that stay below WHOLE are made in float32, which is exact for such integers.
         """
