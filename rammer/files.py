@@ -189,12 +189,7 @@ def _stats(paths: Iterable[Named]) -> Iterator[os.stat_result]:
 
 
 def _kind(info: os.stat_result) -> str:
-    names = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFLNK: "a loop of links",
-    }
+    names = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "looped links"}
     return names.get(stat.S_IFMT(info.st_mode), "a device")
 
 

@@ -157,9 +157,7 @@ class PluginRegistry:
 
     def devices(self) -> list[DeviceInfo]:
         """Return every vDevice, probed."""
-        return [
-            DeviceInfo(name, plugin, entry.summary, *_probe(entry)) for name, (plugin, entry) in self.vdevices().items()
-        ]
+        return [DeviceInfo(name, by, entry.summary, *_probe(entry)) for name, (by, entry) in self.vdevices().items()]
 
     def open(self, target: str, *, arch: str | None = None, device: str | int | None = None) -> VDevice:
         """Open a vDevice by name. Raises RammerError for an unknown name, DeviceError if it is not available."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -580,5 +580,215 @@ RARE = [
     *_cases("FusedMatMul", HEADS, X, X, transB=1, domain=MICROSOFT, macs=lambda s: prod(s) * s[2]),
     *_cases("MultiHeadAttention", SEQUENCES, X, X, X, num_heads=lambda s: 3 if s[2] % 8 else 8, domain=MICROSOFT),
 ]
-GROUPS = (ELEMENTWISE, CASTS, REDUCTIONS, NORMS, INDEXING, LAYOUT, POOLS, PRODUCTS, QUANTISED, RARE)
+
+
+def _width(s: Shape) -> int:
+    return s[1]
+
+
+def _blocks(s: Shape) -> int:
+    return -(-s[1] // 32)
+
+
+def _nibbles(shape: Callable[[Shape], Shape]) -> Given:
+    return Given(lambda r, s, k: r.integers(0, 256, shape(s)).astype(np.uint8), True)
+
+
+def _block_scales(shape: Callable[[Shape], Shape]) -> Given:
+    return Given(lambda r, s, k: (r.random(shape(s)) / 8 / np.sqrt(s[1])).astype(np.float32), True)
+
+
+NIBBLES = (_nibbles(lambda s: (s[1], _blocks(s), 16)), _block_scales(lambda s: (s[1] * _blocks(s),)))
+TOKENS: tuple[Shape, ...] = ((1, 8), (1, 64), (4, 256), (3, 75))  # batch, positions
+QUERIES: tuple[Shape, ...] = ((1, 4, 64), (1, 48, 256), (1, 256, 512), (3, 28, 96))  # batch, positions, features
+CACHES: tuple[Shape, ...] = ((1, 2, 16, 16), (1, 4, 256, 64), (1, 8, 2048, 128), (3, 5, 75, 40))  # of keys
+CONTRIB = [
+    *_cases(
+        "EmbedLayerNormalization",
+        TOKENS,
+        picked(lambda s: s, lambda s: 99, "int32"),
+        NONE,
+        of(lambda s: (99, 384), True, "float32"),
+        of(lambda s: (s[1], 384), True, "float32"),
+        NONE,
+        *[of(lambda s: (384,), True, "float32")] * 2,
+        outputs=2,
+    ),
+    *_cases(
+        "FusedGemm",
+        SQUARES,
+        X,
+        of(lambda s: (s[1], s[1]), True, scale=True),
+        of(_channels, True),
+        macs=lambda s: s[0] * s[1] ** 2,
+        activation="Relu",
+    ),
+    *_cases(
+        "FusedConv",
+        IMAGES,
+        X,
+        _conv(3),
+        of(_channels, True),
+        macs=lambda s: 9 * _pixels(s) * s[1] ** 2,
+        pads=[1] * 4,
+        activation="Relu",
+    ),
+    *_cases(
+        "MatMulNBits", SQUARES, X, *NIBBLES, macs=lambda s: s[0] * s[1] ** 2, K=_width, N=_width, bits=4, block_size=32
+    ),
+    *_cases(
+        "MatMulNBits, a row", SQUARES, of(lambda s: (1, s[1])), *NIBBLES, K=_width, N=_width, bits=4, block_size=32
+    ),
+    *_cases(
+        "GatherBlockQuantized",
+        SQUARES,
+        _nibbles(lambda s: (s[1], 16 * _blocks(s))),
+        picked(lambda s: (s[0],), _width),
+        _block_scales(lambda s: (s[1], _blocks(s))),
+        types=UINT8,
+        bits=4,
+        block_size=32,
+        quantize_axis=1,
+    ),
+    *_cases(
+        "GroupQueryAttention",
+        QUERIES,
+        X,
+        *[of(lambda s: (*s[:2], s[2] // 2))] * 2,
+        NONE,
+        NONE,
+        fixed(lambda s: [s[1] - 1] * s[0], "int32"),
+        fixed(lambda s: s[1], "int32"),
+        outputs=3,
+        num_heads=4,
+        kv_num_heads=2,
+    ),
+    *_cases(
+        "GroupQueryAttention, a step",
+        CACHES,
+        of(lambda s: (s[0], 1, 2 * s[1] * s[3])),
+        *[of(lambda s: (s[0], 1, s[1] * s[3]))] * 2,
+        *[of(lambda s: s)] * 2,
+        Given(lambda r, s, k: np.full(s[0], s[2], np.int32)),
+        fixed(lambda s: s[2] + 1, "int32"),
+        outputs=3,
+        num_heads=lambda s: 2 * s[1],
+        kv_num_heads=_width,
+    ),
+    *_cases(
+        "MultiHeadAttention, a step",
+        CACHES,
+        *[of(lambda s: (s[0], 1, s[1] * s[3]))] * 3,
+        *[NONE] * 3,
+        *[of(lambda s: s)] * 2,
+        outputs=3,
+        num_heads=_width,
+    ),
+    *_cases(
+        "QAttention",
+        QUERIES,
+        X,
+        of(lambda s: (s[2], 3 * s[2]), True, "int8"),
+        of(lambda s: (3 * s[2],), True, "float32"),
+        _number(0.02),
+        _number(lambda s: 0.01 / np.sqrt(s[2])),
+        NONE,
+        _number(50, "uint8"),
+        _number(0, "int8"),
+        types=UINT8,
+        num_heads=4,
+    ),
+    *_cases(
+        "CDist",
+        ((8, 32), (128, 64), (1024, 256), (75, 333)),
+        X,
+        X,
+        macs=lambda s: s[0] * s[0] * s[1],
+        metric="euclidean",
+    ),
+    *_cases("QLinearMul", ROWS, *BYTES, *BYTES, _number(0.04), _number(90, "uint8"), types=UINT8),
+    replace(
+        _cases("QLinearSoftmax", ROWS, *BYTES, _number(1 / 256), _number(0, "uint8"), types=UINT8)[0],
+        attrs={"axis": -1, "opset": 13},
+    ),
+    *_cases("QLinearWhere", ROWS, typed("bool"), *[typed("uint8"), *BYTE] * 2, *BYTE),
+    *_cases("QLinearConcat", IMAGES, *BYTE, *BYTES, *BYTES, types=UINT8, axis=1),
+    *_cases(
+        "QGemm",
+        SQUARES,
+        *BYTES,
+        *_weights(lambda s: (s[1], s[1])),
+        of(_channels, True, "int32"),
+        _spread(_width),
+        _number(128, "uint8"),
+        types=UINT8,
+        transB=1,
+    ),
+    *_cases(
+        "MatMulIntegerToFloat",
+        SQUARES,
+        X,
+        of(lambda s: (s[1], s[1]), True, "int8"),
+        _number(0.02),
+        _number(0.01),
+        _number(50, "uint8"),
+        _number(0, "int8"),
+        types=UINT8,
+    ),
+    *_cases(
+        "DynamicQuantizeLSTM",
+        SEQUENCES,
+        X,
+        *[of(lambda s: (1, s[2], 4 * s[2]), True, "int8")] * 2,
+        *[NONE] * 5,
+        *[_number(lambda s: [0.015 / np.sqrt(s[2])]), _number(lambda s: [0], "int8")] * 2,
+        hidden_size=lambda s: s[2],
+    ),
+    *_cases(
+        "NhwcMaxPool",
+        ((1, 7, 7, 8), (1, 40, 40, 32), (1, 160, 160, 64), (1, 43, 37, 19)),
+        X,
+        types=UINT8,
+        kernel_shape=[3, 3],
+        strides=[2, 2],
+        pads=[1] * 4,
+    ),
+]
+CONTRIB = [replace(case, domain=MICROSOFT) for case in CONTRIB]
+MORE = [
+    *_cases("SimplifiedLayerNormalization", ROWS, X, of(_channels, True), axis=-1),
+    *_cases("Swish", ROWS, X, types=HALVES, opset=24),
+    *_cases("CumProd, rows", ROWS, UNIT, fixed(lambda s: 1), opset=26),
+    *_cases(
+        "Attention, a step",
+        CACHES,
+        *[of(lambda s: (s[0], s[1], 1, s[3]))] * 3,
+        NONE,
+        *[of(lambda s: s)] * 2,
+        outputs=3,
+        opset=23,
+    ),
+    *_cases("TensorScatter", HEADS, X, of(lambda s: (*s[:2], 2, s[3])), opset=24),
+    *_cases("Upsample", IMAGES, X, fixed(lambda s: [1, 1, 2, 2], "float32"), opset=9, mode="nearest"),
+    *_cases(
+        "MaxUnpool",
+        IMAGES,
+        X,
+        Given(lambda r, s, k: 4 * np.arange(prod(s)).reshape(s)),
+        kernel_shape=[2, 2],
+        strides=[2, 2],
+    ),
+    *_cases(
+        "MaxRoiPool",
+        IMAGES,
+        X,
+        Given(lambda r, s, k: np.concatenate([np.zeros((s[1], 1), np.float32), _boxes(r, (s[1],), k)], 1)),
+        pooled_shape=[7, 7],
+    ),
+    *_cases("SoftmaxCrossEntropyLoss", ROWS, X, picked(lambda s: (s[0],), _width)),
+    *_cases("Reshape", ROWS, X, fixed(lambda s: [s[1], s[0]])),
+    *_cases("EyeLike", ROWS, X),
+    *_cases("CastLike", ROWS, X, typed("float16")),
+]
+GROUPS = (ELEMENTWISE, CASTS, REDUCTIONS, NORMS, INDEXING, LAYOUT, POOLS, PRODUCTS, QUANTISED, RARE, CONTRIB, MORE)
 CASES = {case.name: case for group in GROUPS for case in group}

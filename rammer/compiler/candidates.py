@@ -107,9 +107,7 @@ class Prover:
             untried = self._vdevice.rkernels_untried(left, every=every)
             self.notes += shortened([f"{k.name}: {w}" for k, w in untried.items()], "rKernels are not tried out")
         texts = {k: "not proven" if k in untried else "tried out and not proven" for k in foreign if k not in wrong}
-        self.notes += shortened(
-            [f"{_named(k)} is foreign text: {what}" for k, what in texts.items()], "rKernels are foreign"
-        )
+        self.notes += shortened([f"{_named(k)} is foreign text: {w}" for k, w in texts.items()], "rKernels are foreign")
         judged = {
             k: replace(k, overreads=more, unproven=k in unshown)
             for k, (_, more, _) in proofs.items()

@@ -52,9 +52,7 @@ def from_onnx(
     if hasattr(model, "state_dict"):
         raise ModelError(f"a {type(model).__name__} is not an ONNX model", hint="rammer.from_torch imports it")
     if isinstance(model, str | os.PathLike) and (kind := tensorflow_kind(os.fspath(model))):
-        raise ModelError(
-            f"a {kind}, not an ONNX model", path=os.fspath(model), hint="rammer.from_tensorflow imports it"
-        )
+        raise ModelError(f"a {kind}, not an ONNX model", path=os.fspath(model), hint="rammer.from_tensorflow reads it")
     return import_model(model, shapes=shapes, dims=dims, constants=constants, links=links)
 
 
@@ -145,9 +143,7 @@ def read(
     if example is not None:
         if isinstance(model, str | os.PathLike) and artifact.is_archive(model):  # TorchScript
             return from_torch(model, example, **names), (os.fspath(model),)
-        raise ModelError(
-            "example= is for modules and TorchScript files", hint="shapes= fixes what an ONNX model leaves open"
-        )
+        raise ModelError("example= is for modules and TorchScript files", hint="shapes= fixes what a model leaves open")
     # onnx takes 0.2 s to import; a loaded Program needs none of it
     from rammer.frontend.onnx import Source
 

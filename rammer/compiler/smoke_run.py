@@ -427,11 +427,7 @@ def _wrong(plan: ExecutionPlan, n: int, replay: Replay, count: int) -> str:
         ((_, kind),) = expr.outputs
         inside = np.all([(e >= 0) & (e < extent) for e, extent in zip(elements, kind.shape, strict=True)], axis=0)
         places, elements = places[inside], [e[inside] for e in elements]
-    arrays = (
-        {name: value.whole() if isinstance(value, Snapshot) else value for name, value in given.items()}
-        if whole
-        else {}
-    )
+    arrays = {t: v.whole() if isinstance(v, Snapshot) else v for t, v in given.items()} if whole else {}
     wanted = bounded_as(expr, kernel.form, arrays, factor_step=factor_step(kernel)) if whole else bound(places)
     for number, (tensor, result, both) in enumerate(zip(op.outputs, replay.results(n), wanted, strict=True)):
         got, want = np.atleast_1d(result.flat[element(result.kind, elements)]), Bounded(*map(np.ravel, both))

@@ -151,9 +151,7 @@ def _check(graphs: Mapping[str, Graph], links: Mapping[str, str]) -> None:
     """Raise InputError for names of models that cannot be prefixes, and for links that do not fit."""
     check_model_names(graphs)
     if placed := [model for model, graph in graphs.items() if graph.views]:
-        raise InputError(
-            f"the model {placed[0]!r} has passed the optimizer", hint="give the graph that rammer.from_onnx made"
-        )
+        raise InputError(f"the model {placed[0]!r} has passed the optimizer", hint="give the graph of rammer.from_onnx")
     inputs = {f"{model}.{t}": graph.types[t] for model, graph in graphs.items() for t in graph.inputs}
     outputs = {f"{model}.{t}": graph.types[t] for model, graph in graphs.items() for t in graph.outputs}
     for taker, giver in links.items():

@@ -34,6 +34,7 @@ from rammer.passes.quantized.duplicate_dequantize import duplicate_dequantize
 from rammer.passes.quantized.integer_products import integer_products
 from rammer.passes.quantized.narrow_products import narrow_products
 from rammer.passes.quantized.packed_tables import packed_tables
+from rammer.passes.quantized.quantize_first import quantize_first
 from rammer.passes.quantized.requantize import requantize
 from rammer.passes.quantized.weights_as_bytes import weights_as_bytes
 from rammer.passes.quantized.wide_weights import wide_weights
@@ -100,6 +101,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         split_activations,
         eliminate_common,
         bound(narrow_products, spec),
+        quantize_first,
         requantize,
         split_products,
         # splitting [x, h] · W reveals products with a state that is zero

@@ -44,9 +44,7 @@ def with_messages(plan: ExecutionPlan) -> tuple[ExecutionPlan, dict[TensorId, in
 
 def _is_ordered(order: HappensBefore, one: Delivery) -> bool:
     """Return whether each vEU that receives a result waits for all of its writers."""
-    return all(
-        order.before(parts[:, 0], np.full(len(parts), one.receives[veu])).all() for veu, parts in one.sources.items()
-    )
+    return all(order.before(own[:, 0], np.full(len(own), one.receives[veu])).all() for veu, own in one.sources.items())
 
 
 def _edges(plan: ExecutionPlan, order: HappensBefore, sent: Mapping[TensorId, object]) -> Numbers:

@@ -129,9 +129,7 @@ def _pieces(
         return None
     early, late = np.minimum.reduceat(order.order[slots], begins), np.maximum.reduceat(order.order[slots], begins)
     columns = (c.tolist() for c in (lane[begins], early, late, starts % ALIGNMENT, starts % ALIGNMENT + sizes))
-    found = [
-        ResidentPiece(owner, Lane(*divmod(at, order.num_veus)), *numbers) for at, *numbers in zip(*columns, strict=True)
-    ]
+    found = [ResidentPiece(owner, Lane(*divmod(at, order.num_veus)), *rest) for at, *rest in zip(*columns, strict=True)]
     return firsts.tolist(), found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
+from rammer.ir.analysis.storage import direct_ports
 from rammer.ir.plan import ExecutionPlan
 from rammer.planner.memory import plan_memory
 from rammer.scheduler.policy import Problem
@@ -25,10 +26,11 @@ class Estimate:
 
     @cached_property
     def us(self) -> float:
-        """Estimated µs. With measured prices, places the plan in memory and follows where operands lie."""
+        """Estimated µs. With measured prices, follows where operands lie, in memory for the estimate alone."""
         if prices := self._problem.profiler.prices(self.plan.kernels):
-            self.plan = replace(self.plan, memory=self.plan.memory or plan_memory(self.plan))
-            return self._problem.timelines.of(replace(self.plan, prices=prices)).total_us
+            alone = direct_ports(self.plan.graph, self.plan.spec.direct_bytes)
+            memory = self.plan.memory or plan_memory(self.plan, unshared=alone)
+            return self._problem.timelines.of(replace(self.plan, memory=memory, prices=prices)).total_us
         return self.plain_us
 
     @cached_property

@@ -98,9 +98,7 @@ def import_times(path: str | os.PathLike[str]) -> tuple[int, int]:
             raise ValueError(f"its form is {content['rammer times']!r}, not {EXPORTED}")
         times = [_time(row) for row in content["times"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RammerError(
-            f"{path}: no file of measured times: {error!r}", hint="`rammer cache export` writes one"
-        ) from error
+        raise RammerError(f"{path}: no measured times: {error!r}", hint="`rammer cache export` writes one") from error
     return len(times), profile_store("", "").merge(times)
 
 

@@ -130,7 +130,7 @@ def test_dimensions_are_fixed_by_name(tmp_path: Path) -> None:
     assert rammer.from_onnx(scaled("rows"), dims={"rows": 5}).types["x"].shape == (5, 3)
     for options, message in (
         ({"dims": {"row": 4}}, "dims= names 'row', which is no symbolic dimension(.|\n)*did you mean 'rows'"),
-        ({"dims": {"rows": "many"}}, "dims= gives 'rows' 'many', which is no extent"),
+        ({"dims": {"rows": "many"}}, "dims= gives 'rows' 'many', not an extent"),
         ({"dims": {"rows": 4}, "shapes": {"x": (5, 3)}}, "extent 5 along axis 0, dims={'rows': …} says 4"),
         ({}, r"dims=\{'rows': 1\}"),
     ):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
@@ -96,6 +97,30 @@ def test_rows_are_stored_in_place(how: str, count: int, target: tuple[str, Any])
             assert found.keys() == {"y"}
             np.testing.assert_allclose(found["y"], wanted, rtol=1e-4, atol=1e-5)
             np.testing.assert_array_equal(program.state()["past_k"], cache)
+
+
+def test_grouped_attention_stores_rows_in_its_cache() -> None:
+    """With lengths that differ: ONNX Runtime is given the cache again and again, rammer keeps it."""
+    kinds = {"q": "float[2, 1, 64]", "k": "float[2, 1, 32]", "v": "float[2, 1, 32]", "ends": "int32[2]"}
+    caches = {"past_k": "float[2, 2, 29, 16]", "past_v": "float[2, 2, 29, 16]"}
+    given = ", ".join(f"{kind} {name}" for name, kind in (kinds | caches).items())
+    made = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 24, "com.microsoft" : 1]>
+        step ({given}) => (float[2, 1, 64] y, float[2, 2, 29, 16] present_k, float[2, 2, 29, 16] present_v) {{
+          total = Constant <value = int32 {{29}}> ()
+          y, present_k, present_v = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2>
+              (q, k, v, past_k, past_v, ends, total)
+        }}""")
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    random, past = np.random.default_rng(7), {name: np.zeros((2, 2, 29, 16), "f") for name in caches}
+    with rammer.compile(made, "cpu", device=2, state=True, tune_seconds=0) as program:
+        assert [op.kind for op in program.plan.graph.operators].count("update") == 2
+        for at in range(4):
+            rows = {name: random.standard_normal((2, 1, 64 if name == "q" else 32)).astype("f") for name in "qkv"}
+            inputs = {**rows, "ends": np.array([at, at + 3], np.int32)}
+            wanted, *new = session.run(["y", "present_k", "present_v"], {**inputs, **past})
+            past = dict(zip(caches, new, strict=True))
+            np.testing.assert_allclose(program.run(inputs)["y"], wanted, rtol=1e-4, atol=1e-5)
+            np.testing.assert_array_equal(program.state()["past_k"][1, :, : at + 4], past["past_k"][1, :, : at + 4])
 
 
 def step(**options: Any) -> rammer.Program:

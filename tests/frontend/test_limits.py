@@ -26,7 +26,7 @@ def test_limits_are_configurable() -> None:
     load(nested_ifs(10))
     with pytest.raises(ModelError, match="nested"):
         load(nested_ifs(10), limits=Limits(depth=5))
-    with pytest.raises(ModelError, match="the limit is 10"):
+    with pytest.raises(ModelError, match="limit 10"):
         load(many.SerializeToString(), limits=Limits(file_bytes=10))
 
 

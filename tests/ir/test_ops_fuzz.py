@@ -34,6 +34,7 @@ ARITY: dict[str, tuple[int, int]] = {  # the rest takes one operand
     "gru_cell": (3, 5),
     "probe_fill": (0, 0),
     "block_matmul": (3, 4),
+    "unpack_blocks": (2, 3),
     "descend": (4, 4),
 }
 EVEN = {"axis": st.integers(-3, 3), **{name: st.integers(-1, 3) for name in ("first", "step", "by")}}
@@ -49,6 +50,7 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "gelu": {"approximate": st.sampled_from(("none", "tanh", "exact"))},
     "matmul": {"trans_a": st.booleans(), "trans_b": st.booleans()},
     "block_matmul": {"bits": st.sampled_from((2, 3, 4, 8)), "block": st.integers(-1, 32), "narrow": st.booleans()},
+    "unpack_blocks": {"bits": st.sampled_from((2, 3, 4, 8)), "block": st.integers(-1, 32)},
     "round_blocks": {"block": st.integers(-1, 5)},
     "unpack_bits": {"dtype": st.sampled_from(DType), "extent": st.integers(-1, 9)},
     "conv": {**WINDOW, "group": st.integers(-1, 4), "shuffled": st.integers(-1, 4)},

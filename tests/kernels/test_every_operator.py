@@ -293,6 +293,7 @@ def cases(lanes: int) -> dict[str, Operation]:
         weights = t(192 * bits // 32, 33, dtype=DType.I32), t(192 // size, 33)
         more = (t(zeros, 33, dtype=DType.U8),) if zeros else ()
         add(f"block_matmul{how}", "block_matmul", t(5, 192), *weights, *more, static=static, bits=bits, block=size)
+        add(f"unpack_blocks{how}", "unpack_blocks", *weights, *more, static=static, bits=bits, block=size)
     weights = t(24, 70, dtype=DType.I32), t(6, 70), t(3, 70, dtype=DType.U8)
     add("block_matmul-narrow", "block_matmul", t(2, 5, 192), *weights, static=static, bits=4, block=32, narrow=True)
     add("round_blocks", "round_blocks", t(5, 96), block=32)

@@ -65,6 +65,7 @@ WITH_ATTRIBUTES = {
         "transpose",
         "unfold",
         "unpack_bits",
+        "unpack_blocks",
         "update",
     ),
     *("view_as_complex", "where"),
@@ -158,6 +159,7 @@ def operations(dtype: DType) -> Iterator[Operation]:
         for bits in (2, 4, 8):
             weights = t(96 * bits // 32, 33, dtype=DType.I32), t(3, 33)
             yield from made("block_matmul", t(*rows, 96), *weights, bits=bits, block=32)
+    yield from made("unpack_blocks", t(12, 33, dtype=DType.I32), t(3, 33), bits=4, block=32)
     for a, b in PRODUCTS:
         yield from made("matmul", t(*a), t(*b))
         yield from made("matmul", t(*a), t(*b), static=("b",))

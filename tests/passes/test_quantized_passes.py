@@ -15,6 +15,7 @@ from rammer.passes.clean.move_first import move_first
 from rammer.passes.fusion.regions import fuse
 from rammer.passes.layout.channels import choose_layouts
 from rammer.passes.quantized.duplicate_dequantize import duplicate_dequantize
+from rammer.passes.quantized.quantize_first import quantize_first
 from rammer.passes.quantized.requantize import requantize
 from rammer.passes.quantized.widen_halves import widen_halves
 
@@ -201,3 +202,51 @@ def test_halves_are_multiplied_as_floats(
     (old,), (new,) = (list(evaluate_graph(graph, given).values()) for graph in (before, after))
     assert new.dtype == half.numpy
     np.testing.assert_array_equal(old, new)
+
+
+REARRANGED: dict[str, Callable[[Net, TensorId], TensorId]] = {
+    "transposed": lambda b, x: b.add("transpose", x, perm=(0, 2, 3, 1)),
+    "pooled": lambda b, x: b.add("max_pool", x, kernel=(2, 2), pads=(1, 0, 0, 1)),
+    "cut": lambda b, x: b.add("slice", b.add("reshape", x, shape=(2, 105)), starts=(0, 3), steps=(1, 4), shape=(2, 9)),
+    "gathered": lambda b, x: b.add("gather", x, b.constant(np.array([2, 0, -1, 2])), axis=1),
+}
+
+
+@pytest.mark.parametrize("move", REARRANGED)
+def test_bytes_are_moved_as_bytes(move: str) -> None:
+    """If they are dequantised and quantised alike."""
+    b = Net()
+    b.output(quantised(b, REARRANGED[move](b, dequantised(b, b.input("x", (2, 3, 5, 7), DType.U8), 0.05, 0))), "y")
+    before = b.build()
+    after = quantize_first(before)
+    assert not {op.kind for op in after.operators} & {"div", "mul", "round"}
+    ((old,), (new,)) = values(before), values(after)
+    np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("scales", [(0.05, 0.05), (0.05, 0.02), (0.02, 0.07)])
+def test_parts_are_quantised_before_they_are_joined(scales: tuple[float, float]) -> None:
+    b = Net()
+    parts = [dequantised(b, b.input(f"x{n}", (2, 3 + n, 5), DType.U8), scale, 0) for n, scale in enumerate(scales)]
+    b.output(quantised(b, b.add("transpose", b.add("concat", *parts, axis=1), perm=(1, 0, 2))), "y")
+    before = b.build()
+    after = quantize_first(before)
+    (joined,) = (op for op in after.operators if op.kind == "concat")
+    assert {kind.dtype for kind in joined.operation.inputs} == {DType.U8}
+    assert sum(op.kind == "div" for op in after.operators) == sum(scale != 0.05 for scale in scales)
+    ((old,), (new,)) = values(before), values(after)
+    np.testing.assert_array_equal(old, new)
+
+
+def test_numbers_that_others_read_are_quantised_where_they_are() -> None:
+    """Also those that change: with another zero point, or through a function."""
+    b = Net()
+    shifted = dequantised(b, b.input("x", (2, 3, 5, 7), DType.U8), 0.05, 1)
+    b.output(quantised(b, REARRANGED["transposed"](b, shifted)), "y")
+    rooted = b.add("sqrt", dequantised(b, b.input("z", (2, 3, 5, 7), DType.U8), 0.05, 0))
+    b.output(quantised(b, REARRANGED["pooled"](b, rooted)), "root")
+    moved = REARRANGED["transposed"](b, dequantised(b, b.input("u", (2, 3, 5, 7), DType.U8), 0.05, 0))
+    b.output(quantised(b, moved), "bytes")
+    b.output(moved, "numbers")
+    graph = b.build()
+    assert quantize_first(graph) is graph

@@ -105,7 +105,7 @@ def test_probing_loads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
     with monkeypatch.context() as patch:
         patch.setattr(driver.ctypes, "CDLL", absent)
-        assert probe().reason == "there is an NVIDIA GPU, but no driver for it"
+        assert probe().reason == "there is an NVIDIA GPU, but no driver"
     monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: None)
     monkeypatch.setattr(driver.importlib.util, "find_spec", lambda name: None)
     assert probe().hint == "pip install cupy-cuda13x"

@@ -163,7 +163,7 @@ def test_what_is_no_exported_file_changes_nothing(content: str, tmp_path: Path) 
     file.write_text(content)
     with config.override(RAMMER_CACHE_DIR=str(tmp_path / "cache")):
         profile_store("d", "t").put({"k": 1.0})
-        with pytest.raises(RammerError, match="no file of measured times"):
+        with pytest.raises(RammerError, match="no measured times"):
             import_times(file)
         assert [time.kernel for time in profile_store("", "").times()] == ["k"]
 

@@ -243,5 +243,5 @@ def test_launches_say_both_that_blocks_are_resident_and_that_they_form_clusters(
     assert (grid, block, shared, function) == (16, 256, 1024, 7)
     assert {name for name, *_ in ids} == {"CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION", "CU_LAUNCH_ATTRIBUTE_COOPERATIVE"}
     assert ids[0][1] == 8 and ids[1][2] == 1
-    with pytest.raises(DeviceError, match="failed to launch clusters of 8 blocks: 720"):
+    with pytest.raises(DeviceError, match="failed to start clusters of 8 blocks: 720"):
         made.launch(16, [])

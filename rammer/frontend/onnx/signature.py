@@ -105,9 +105,7 @@ def schema_function(node: NodeProto, found: Signature, opset: int, inputs: Seque
         body = schema.get_function_with_opset_version(max(versions)) if versions else b""
     function = FunctionProto.FromString(body) if body else None
     if function is not None and node.op_type == "AffineGrid":  # the standard's body also squeezes a batch of one
-        for inner in (
-            n for outer in function.node for a in outer.attribute for n in a.g.node if n.op_type == "Squeeze"
-        ):
+        for inner in (n for op in function.node for a in op.attribute for n in a.g.node if n.op_type == "Squeeze"):
             inner.input[1:] = ["one_1d"]
     return function
 

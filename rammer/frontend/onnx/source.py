@@ -214,9 +214,7 @@ def _dims(given: Any) -> dict[str, int]:
         except TypeError:
             dims[name] = -1
         if dims[name] < 0:
-            raise ModelError(
-                f"dims= gives {name!r} {extent!r}, which is no extent", hint=f"for example dims={{{name!r}: 8}}"
-            )
+            raise ModelError(f"dims= gives {name!r} {extent!r}, not an extent", hint=f"such as dims={{{name!r}: 8}}")
     return dims
 
 
@@ -238,9 +236,7 @@ def _parse(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Mode
     """Return the message without its large weights, and these."""
     data = source if isinstance(source, bytes) else _read(os.fspath(source), limits)
     if len(data) > limits.file_bytes:
-        raise ModelError(
-            f"the model has {len(data)} bytes, the limit is {limits.file_bytes}", hint="raise Limits.file_bytes"
-        )
+        raise ModelError(f"the model has {len(data)} bytes, limit {limits.file_bytes}", hint="raise Limits.file_bytes")
     if not data:
         raise ModelError("the model is empty", hint="an ONNX file was expected")
     if data.startswith(ZIP):

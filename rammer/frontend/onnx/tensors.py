@@ -131,9 +131,7 @@ class ExternalData:
                 offset += len(block)
             self._digests[location] = digest.hexdigest()
         if self._digests[location] != checksum.lower():
-            raise ModelError(
-                f"{what}: {location!r} does not have the checksum {checksum[:40]!r}", hint="the file was changed"
-            )
+            raise ModelError(f"{what}: {location!r} lacks the checksum {checksum[:40]!r}", hint="the file was changed")
 
 
 def _read(descriptor: int, offset: int, length: int) -> bytes:

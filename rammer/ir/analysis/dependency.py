@@ -474,9 +474,7 @@ def _accesses(
 
 
 def _moved(path: Path, values: Mapping[str, Index]) -> Path:
-    return tuple(
-        (tuple(Range(substitute(r.index, values), r.low, r.high) for r in where), wanted) for where, wanted in path
-    )
+    return tuple((tuple(Range(substitute(r.index, values), r.low, r.high) for r in at), wanted) for at, wanted in path)
 
 
 def _path(path: Path, limits: Mapping[str, tuple[int, int]]) -> Path | None:

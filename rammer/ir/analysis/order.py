@@ -182,9 +182,7 @@ def _check_targets(program: RProgram, number: int, barriers: _Barriers) -> None:
         )
     if own[n]:
         raise VerificationError("R102", f"{where} waits for {target} on its own lane", hint="a lane needs no barrier")
-    raise VerificationError(
-        "R102", f"{where} waits for vEU {target.veu} twice", hint="name the last order needed on each vEU"
-    )
+    raise VerificationError("R102", f"{where} waits for vEU {target.veu} twice", hint="name the last order on each vEU")
 
 
 def _cycle(number: int, barriers: _Barriers, before: Slots, has: NDArray[np.bool_]) -> str:

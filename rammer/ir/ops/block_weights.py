@@ -33,7 +33,7 @@ def _block_matmul(
     `words`: int32[terms·bits/32, columns]. `zeros`: uint8[blocks·bits/8, columns]; without them, all are the middle of
     the range of `bits` bits. `narrow`: blocks of x are rounded as by `round_blocks`, and products are those of bytes.
     """
-    blocks, columns = _blocks("block_matmul", (x, words, scales, *zeros), bits, block)
+    blocks, columns = _blocks("block_matmul", (words, scales, *zeros), bits, block)
     _whole_blocks("block_matmul", x, block, blocks)
     rows = _rows(x)
     lead, g, j = tuple(var(a) for a, _ in rows), var("g"), var("j")
@@ -63,6 +63,17 @@ def _block_matmul(
     out = Stage("out", (*rows, ("j", columns)), total, (("g", blocks),))
     given = [("x", x), ("words", words), ("scales", scales), *(("zeros", kind) for kind in zeros)]
     return expression("block_matmul", given, (*before, parts, out))
+
+
+def _unpack_blocks(words: TensorType, scales: TensorType, *zeros: TensorType, bits: int, block: int) -> TensorExpr:
+    """Build the weights of a `block_matmul`: (weight - zero) * scale, float32[blocks, block, columns]."""
+    operands = (words, scales, *zeros)
+    blocks, columns = _blocks("unpack_blocks", operands, bits, block)
+    axes, g, j = (("g", blocks), ("k", block), ("j", columns)), var("g"), var("j")
+    zero = _zero(g, j, bits) if zeros else Const(1 << (bits - 1), DType.I32)
+    value = Cast(call("sub", _weight(g, var("k"), bits, block), zero), DType.F32) * Load("scales", (g, j))
+    given = zip(("words", "scales", "zeros"), operands, strict=False)
+    return expression("unpack_blocks", [*given], (Stage("out", axes, value),))
 
 
 def _round_blocks(x: TensorType, *, block: int) -> TensorExpr:
@@ -98,7 +109,7 @@ def _whole_blocks(kind: str, x: TensorType, block: int, blocks: int) -> None:
 
 def _blocks(kind: str, types: tuple[TensorType, ...], bits: int, block: int) -> tuple[int, int]:
     """Return the number of blocks, and of columns. Raises TypeMismatch."""
-    _, words, scales, *zeros = types
+    words, scales, *zeros = types
     known = bits in (2, 4, 8) and block > 0
     per = 8 * BYTES // bits if known else 1
     require(known and block % per == 0, f"{kind}: blocks of {block} weights of {bits} bits")
@@ -155,5 +166,6 @@ def _bits(value: Scalar, first: Index, bits: int, *, each_byte: bool = False) ->
 DEFINITIONS = (
     OpDef("block_matmul", _block_matmul),
     OpDef("round_blocks", _round_blocks),
+    OpDef("unpack_blocks", _unpack_blocks),
     OpDef("unpack_bits", _unpack_bits),
 )

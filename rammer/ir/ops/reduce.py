@@ -73,7 +73,7 @@ def _reduce(x: TensorType, *, fn: str, axes: tuple[int, ...], keepdims: bool = T
     return expression("reduce", inputs, [*stages, Stage("out", points, narrowed(done, dtype), dtype=dtype)])
 
 
-def _accumulate(x: TensorType, *, fn: str, axis: int, skipped: int = 0, reverse: bool = False) -> TensorExpr:
+def _scan(x: TensorType, *, fn: str, axis: int, skipped: int = 0, reverse: bool = False) -> TensorExpr:
     """Build out[…, i, …] = x[…, k, …] combined over k <= i - skipped, from the first on. Known as: prefix sum, scan.
 
     `reverse` combines k >= i + skipped, from the last on. So sums of neighbours begin alike, and registers share them.
@@ -119,9 +119,4 @@ def _arg(kind: str, combine: str) -> OpDef:
     return OpDef(kind, express)
 
 
-DEFINITIONS = (
-    OpDef("reduce", _reduce),
-    OpDef("accumulate", _accumulate),
-    _arg("arg_max", "max"),
-    _arg("arg_min", "min"),
-)
+DEFINITIONS = (OpDef("reduce", _reduce), OpDef("accumulate", _scan), _arg("arg_max", "max"), _arg("arg_min", "min"))

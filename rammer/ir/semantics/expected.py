@@ -101,9 +101,7 @@ class Expectation(NamedTuple):
         count = np.count_nonzero(differs(found, Bounded(self.value, np.fmax(usual, least))))
         if count <= MOVES * self.jumps + SOME:
             return ""
-        return (
-            f": {count} of {found.size} elements are off by more than {self.usual:.2g}, and rounding moves {self.jumps}"
-        )
+        return f": {count} of {found.size} elements off by more than {self.usual:.2g}, and rounding moves {self.jumps}"
 
 
 Expected: TypeAlias = dict[TensorId, Expectation]

@@ -273,9 +273,7 @@ def build_plan(laid: PartedProblem, policy: str, notes: Sequence[str]) -> Execut
 def least_work(laid: PartedProblem) -> dict[int, RKernel]:
     """Return the rKernels of the least work for operators of parts, each of which runs on one vEU."""
     operators = laid.problem.graph.operators
-    options = {
-        n: laid.prices.fitting(operators[n].operation) for parts in laid.found.parts for part in parts for n in part
-    }
+    options = {n: laid.prices.fitting(operators[n].operation) for row in laid.found.parts for part in row for n in part}
     return {n: min(some, key=lambda o: (o.work_us, o.kernel.num_rtasks)).kernel for n, some in options.items()}
 
 

@@ -108,9 +108,7 @@ def reconciled(problem: Problem, prices: PriceTable, tiles: Tiles, known: Execut
     room = rooms(graph, known.kernels, tiles)
     chosen = {n: _chosen(prices.fitting(op.operation), room[n]) for n, op in enumerate(graph.operators)}
     crowded = [n for n, kernel in enumerate(known.kernels) if _held(kernel) > room[n]]
-    held: dict[int, Options] = {
-        n: prices.options(graph.operators[n].operation).only(option) for n, option in chosen.items()
-    }
+    held: dict[int, Options] = {n: prices.options(graph.operators[n].operation).only(one) for n, one in chosen.items()}
     plan = place_by_owner(build_plan(Draft(problem, prices), policy, restricted=held))
     if simulate(known).total_us <= simulate(plan).total_us and (not crowded or problem.has_room(known)):
         return known

@@ -42,10 +42,8 @@ class ClusterLaunch:
         """Enqueue one launch of so many blocks."""
         self._config.gridDimX = blocks
         values = [np.array(a) for a in arguments]
-        pointers = np.array([v.ctypes.data for v in values], np.uint64)
-        self._checked(
-            "launch clusters", *self._driver.cuLaunchKernelEx(self._config, self._function, pointers.ctypes.data, 0)
-        )
+        at = np.array([v.ctypes.data for v in values], np.uint64)
+        self._checked("start clusters", *self._driver.cuLaunchKernelEx(self._config, self._function, at.ctypes.data, 0))
 
     def _checked(self, doing: str, code: Any, *found: Any) -> tuple[Any, ...]:
         if int(code):

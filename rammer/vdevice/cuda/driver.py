@@ -59,9 +59,7 @@ def probe() -> Availability:
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Availability(
-            False, "there is an NVIDIA GPU, but no driver for it", "install NVIDIA's driver", emulated=True
-        )
+        return Availability(False, "there is an NVIDIA GPU, but no driver", "install NVIDIA's driver", emulated=True)
     if importlib.util.find_spec("cupy") is None:
         return Availability(False, "there is an NVIDIA GPU, but cupy is not installed", INSTALL, emulated=True)
     return Availability(True)

@@ -176,9 +176,7 @@ def _check(program: ExportedPlan) -> tuple[bytes, dict[str, str]]:
 
     local = of_kernels(plan)
     state = set(image.state.values())
-    seeded = {
-        name: np.zeros_like(array) if name in state else array for name, array in random_inputs(image.inputs, 0).items()
-    }
+    seeded = {name: np.zeros_like(a) if name in state else a for name, a in random_inputs(image.inputs, 0).items()}
     try:
         meant = expected(plan.graph, seeded, local)
     except InputError:  # random indices are out of range

@@ -49,9 +49,7 @@ def probe() -> Availability:
     if not any(Path(n).exists() for n in NODES):
         return no_gpu("this machine has no AMD GPU (there is no /dev/kfd)", EMULATE)
     if importlib.util.find_spec("hip") is None:
-        return Availability(
-            False, "there is an AMD GPU, but the package hip-python is not installed", INSTALL, emulated=True
-        )
+        return Availability(False, "an AMD GPU, but the package hip-python is not installed", INSTALL, emulated=True)
     try:
         Hip().count()
     except DeviceError as error:
@@ -82,9 +80,7 @@ class Hip:
         except RuntimeError as problem:  # the package loads library and function at the first call
             if "dlsym" in str(problem):
                 raise MissingFunction(f"ROCm is too old: it has no {name}", hint="install ROCm 6") from problem
-            raise DeviceError(
-                f"ROCm's library cannot be loaded: {problem}", hint=f"{INSTALL_ROCM}; or {EMULATE}"
-            ) from problem
+            raise DeviceError(f"ROCm cannot be loaded: {problem}", hint=f"{INSTALL_ROCM}; or {EMULATE}") from problem
         if error != self.module.hipError_t.hipSuccess:
             hint = HINTS.get(error.name, "rocm-smi shows what the GPU does")
             raise HipError(f"{name} failed: {error.name} ({int(error)})", hint=hint)

@@ -21,14 +21,7 @@ from rammer.vdevice.simt.codegen.slices import slice_of
 from rammer.vdevice.simt.codegen.variants import Variants
 
 FILE, TEXT = "table.bin", "program.cu"
-ARRAYS = {
-    "bounds": "<i4",
-    "instructions": "<i4",
-    "waits": "<i4",
-    "operators": "<i4",
-    "arg_base": "<i4",
-    "arg_offset": "<i8",
-}
+ARRAYS = dict.fromkeys(("bounds", "instructions", "waits", "operators", "arg_base"), "<i4") | {"arg_offset": "<i8"}
 LAST, WAITS, COPIES = -1, -2, -3  # functions of instructions that are not rTasks
 COPY_NUMBERS = 7  # source, target, bytes of a row, rows, distances of rows in both, bytes of an access
 SCRATCH_AT = re.compile(r"\*scratch = arena \+ (\d+);")

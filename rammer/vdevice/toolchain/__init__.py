@@ -309,9 +309,7 @@ def _limit(process: subprocess.Popen[bytes], cpu_s: int) -> int:
         return cpu_s
     try:
         for kind, most in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, MEMORY_BYTES)):
-            soft, hard = (
-                most if limit == resource.RLIM_INFINITY else min(most, limit) for limit in resource.getrlimit(kind)
-            )
+            soft, hard = (most if now == resource.RLIM_INFINITY else min(most, now) for now in resource.getrlimit(kind))
             resource.prlimit(process.pid, kind, (soft, hard))
             cpu_s = soft if kind == resource.RLIMIT_CPU else cpu_s
     except ProcessLookupError:

@@ -127,11 +127,11 @@ def group_query_attention(n: Node) -> list[TensorId]:
     extent = max(total, n.shape(3)[2] if n.has(3) else 0)
     if not length <= total:
         raise n.fail(f"total_sequence_length is {total}, less than the {length} that are new")
-    ends = n.add("add", n.reshape(n.cast(n.tensor(5), DType.I64), (batch, 1)), n.constant(1))
-    first = n.constant(np.zeros((batch, 1), np.int64))
+    ends = n.add("add", n.reshape(n.cast(n.tensor(5), DType.I64), (batch,)), n.constant(1))
+    first = n.constant(np.zeros(batch, np.int64))
     if length < total:  # decoding, not a prompt
         first = inside(n, n.add("sub", ends, n.constant(length)), extent - length + 1)
-    places = n.add("add", first, n.constant(np.arange(length)))
+    places = n.add("add", n.reshape(first, (batch, 1)), n.constant(np.arange(length)))
     if n.attrs["do_rotary"]:
         positions, pairs = n.tensor(9) if n.has(9) else places, bool(n.attrs["rotary_interleaved"])
         tables = [n.add("gather", n.tensor(p), positions, axis=0) for p in (7, 8)]
@@ -203,14 +203,17 @@ def _cached(n: Node, past: TensorId | None, new: TensorId, first: TensorId, exte
     """Return [batch, groups, extent, size]: new rows from `first` on, and the past's rows elsewhere."""
     batch, groups, length, size = n.type(new).shape
     old = 0 if past is None else n.type(past).shape[2]
-    missing = (0, 0, 0, 0, 0, 0, extent - old, 0)
-    base: TensorId = n.like(0, new)
-    if past is not None:
-        base = n.add("pad", past, pads=missing, mode="constant", value=0.0) if extent > old else past
-    source = n.add("sub", n.constant(np.arange(extent)), first)
-    zero = n.constant(0)
+    base, missing = past or n.like(0, new), (0, 0, 0, 0, 0, 0, extent - old, 0)
+    if past is not None and extent > old:
+        base = n.add("pad", past, pads=missing, mode="constant", value=0.0)
+    source = n.add("sub", n.constant(np.arange(extent)), n.reshape(first, (batch, 1)))
+    zero, moved = n.constant(0), new
     written = n.add("and", n.add("less_equal", zero, source), n.add("less", source, n.constant(length)))
-    rows = n.add("add", n.add("where", written, source, zero), n.constant(np.arange(batch)[:, None] * length))
-    flat = n.reshape(n.transpose(new, (0, 2, 1, 3)), (batch * length, groups, size))
-    moved = n.transpose(n.add("gather", flat, rows, axis=0), (0, 2, 1, 3))
-    return n.add("where", n.reshape(written, (batch, 1, extent, 1)), moved, base)
+    if length > 1:
+        rows = n.add("add", n.add("where", written, source, zero), n.constant(np.arange(batch)[:, None] * length))
+        flat = n.reshape(n.transpose(new, (0, 2, 1, 3)), (batch * length, groups, size))
+        moved = n.transpose(n.add("gather", flat, rows, axis=0), (0, 2, 1, 3))
+    found = n.add("where", n.reshape(written, (batch, 1, extent, 1)), moved, base)
+    if past is None or extent > old:
+        return found
+    return n.builder.could_update(found, past, new, first, moves=(0, 1, -1, 3), how="linear")

@@ -56,9 +56,16 @@ def qlinear_average_pool(n: Node) -> TensorId:
     return quantize(n, channels_first(n, x, lambda found: _standard(average_pool, n, found)), scale, zero, 0, dtype)
 
 
-@contrib("NhwcMaxPool", inputs=(1, 1), **POOL, ceil_mode=0, dilations=tuple, channels_last=1)
+@contrib("NhwcMaxPool", inputs=(1, 1), **POOL, ceil_mode=0, dilations=tuple)
 def nhwc_max_pool(n: Node) -> TensorId:
-    return channels_first(n, n.tensor(0), lambda found: _standard(max_pool, n, found))
+    """Pool one channel with one more dimension, that of channels, in which windows have an extent of 1."""
+    (batch, *places), rank = n.shape(), len(n.shape()) - 2
+    for name in ("kernel_shape", "strides", "dilations"):
+        n.attrs[name] = (*n.attrs[name], 1) if n.attrs[name] else None
+    if pads := n.attrs["pads"]:
+        n.attrs["pads"] = (*pads[:rank], 0, *pads[rank:], 0)
+    found = _standard(max_pool, n, n.reshape(n.tensor(0), (batch, 1, *places)))
+    return n.reshape(found, (batch, *n.type(found).shape[2:]))
 
 
 @contrib("QLinearConv", inputs=(8, 9), **WINDOW, dilations=tuple, group=1, channels_last=0)

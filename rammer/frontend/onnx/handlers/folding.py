@@ -12,10 +12,12 @@ from rammer.frontend.onnx.handlers.scatter import scattered
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, Shape, TensorId
 
+MOST_TERMS = 1 << 10  # taps and phases along all dimensions of a block that is put back
+
 
 @handles("Col2Im")
 def col2im(n: Node) -> TensorId:
-    """Sum overlapping blocks: gather all elements that meet at a pixel, then reduce."""
+    """Sum overlapping blocks, one dimension after another."""
     x, shape, image, block = n.tensor(0), n.shape(), n.ints(1, "image_shape"), n.ints(2, "block_shape")
     rank, inner = len(image), prod(block)
     strides, dilations = (tuple(n.attrs[a] or (1,) * rank) for a in ("strides", "dilations"))
@@ -23,34 +25,34 @@ def col2im(n: Node) -> TensorId:
     fits = len(block) == len(strides) == len(dilations) == rank > 0 and len(pads) == 2 * rank and len(shape) == 3
     if not fits or min(*image, *block, *strides, *dilations) < 1 or min(pads) < 0 or shape[1] % inner:
         raise n.fail(f"blocks of {list(block)} from {n.type(x)} do not fit an image of {list(image)}")
-    reach = [d * (b - 1) + 1 for d, b in zip(dilations, block, strict=True)]
-    counts = [(e + pads[d] + pads[rank + d] - reach[d]) // strides[d] + 1 for d, e in enumerate(image)]
+    if sum(block) + sum(strides) > MOST_TERMS:
+        raise n.fail(f"blocks are {list(block)}, strides {list(strides)}", hint=f"their sum is at most {MOST_TERMS}")
+    full = [e + pads[d] + pads[rank + d] for d, e in enumerate(image)]
+    counts = [(e - t * (b - 1) - 1) // s + 1 for e, t, b, s in zip(full, dilations, block, strides, strict=True)]
     if min(counts) < 1 or prod(counts) != shape[2]:
         raise n.fail(f"{counts} blocks of {list(block)} fit an image of {list(image)}, not {shape[2]}")
-    if max(inner * shape[2], prod(image)) * 8 > n.limits.fold_bytes:
-        raise n.fail(f"{inner * shape[2]} numbers for {list(image)} pixels", hint="raise Limits.fold_bytes")
-    inside, pixel = np.ones((inner, shape[2]), bool), np.zeros((inner, shape[2]), np.int64)
+    found = channels(n, x)
+    found = n.reshape(found, (shape[0], n.type(found).shape[1] // inner, *block, *counts))
     for d in range(rank):
-        step, at = (np.indices(extents)[d].ravel() for extents in (block, counts))
-        place = step[:, None] * dilations[d] + at * strides[d] - pads[d]
-        inside &= (place >= 0) & (place < image[d])
-        pixel = pixel * image[d] + place
-    source = np.flatnonzero(inside)
-    target = pixel.ravel()[source]
-    order = np.argsort(target, kind="stable")
-    source, target = source[order], target[order]
-    turn = np.arange(target.size) - np.searchsorted(target, target)  # number of earlier elements of the same pixel
-    rounds = int(turn.max(initial=0)) + 1
-    if rounds * prod(image) * 8 > n.limits.fold_bytes:
-        raise n.fail(f"{rounds} blocks meet at each of {list(image)} pixels", hint="raise Limits.fold_bytes")
-    index, known = np.zeros((rounds, prod(image)), np.int64), np.zeros((rounds, prod(image)), bool)
-    index[turn, target], known[turn, target] = source, True
-    x = channels(n, x)
-    planes = n.type(x).shape[1] // inner
-    found = n.add("gather", n.reshape(x, (shape[0] * planes, inner * shape[2])), n.constant(index), axis=1)
-    found = n.add("where", n.constant(known), found, n.like(0, found))
-    found = n.reshape(n.reduce(found, "sum", (1,), keepdims=False), (shape[0], planes, *image))
+        found = n.cut(_overlapped(n, found, rank + 2, strides[d], dilations[d], full[d]), rank + 1, pads[d], image[d])
     return of_channels(n, found, n.dtype())
+
+
+def _overlapped(n: Node, x: TensorId, axis: int, stride: int, dilation: int, extent: int) -> TensorId:
+    """Sum the taps in dimension 2, each at its positions along an axis, for each phase of positions by the stride."""
+    shape, phases, rows = n.type(x).shape, list[TensorId | None]((None,) * stride), -(-extent // stride)
+    outer, count, after, rank = (*shape[:2], *shape[3:axis]), shape[axis], shape[axis + 1 :], len(shape) - 1
+    for tap in range(shape[2]):
+        before, phase = divmod(tap * dilation, stride)
+        pads = {axis - 1: before, rank + axis - 1: rows - count - before}
+        own = n.add(
+            "pad", n.pick(x, 2, tap), pads=tuple(pads.get(d, 0) for d in range(2 * rank)), mode="constant", value=0.0
+        )
+        earlier = phases[phase]
+        phases[phase] = own if earlier is None else n.add("add", earlier, own)
+    zeros = n.builder.constant(np.broadcast_to(np.zeros((), n.type(x).dtype.numpy), (*outer, rows, *after)))
+    parts = [n.reshape(zeros if part is None else part, (*outer, rows, 1, *after)) for part in phases]
+    return n.cut(n.reshape(n.concat(parts, axis), (*outer, rows * stride, *after)), axis - 1, 0, extent)
 
 
 @handles("MaxUnpool", since=9)
@@ -67,8 +69,12 @@ def max_unpool(n: Node) -> TensorId:
     planes, count = shape[0] * shape[1], prod(full)
     given = n.cast(n.reshape(n.tensor(1), (planes, prod(shape[2:]))), DType.I64)
     at = inside(n, n.add("sub", given, n.constant(np.arange(planes)[:, None] * count)), count)
-    zeros = n.builder.constant(np.broadcast_to(np.zeros((), n.dtype().numpy), (planes, count, 1)))
-    found = n.reshape(scattered(n, zeros, at, n.reshape(x, (planes, prod(shape[2:]), 1)), "none"), (*shape[:2], *full))
+    zeros = n.builder.constant(np.broadcast_to(np.zeros((), n.dtype().numpy), (planes, count)))
+    flat = n.reshape(x, (planes, prod(shape[2:])))
+    lines = (n.reshape(t, (*n.type(t).shape, 1)) for t in (zeros, flat))
+    found = n.reshape(scattered(n, next(lines), at, next(lines), "none"), (planes, count))
+    found = n.builder.could_update(found, zeros, flat, at, moves=(0, -1), how="elements")
+    found = n.reshape(found, (*shape[:2], *full))
     wanted = n.ints(2, "output_shape") if n.has(2) else n.type(found).shape
     if len(wanted) != rank + 2 or wanted[:2] != shape[:2] or any(w < f for w, f in zip(wanted[2:], full, strict=True)):
         raise n.fail(f"output_shape {list(wanted)} has no room for {n.type(found)}")

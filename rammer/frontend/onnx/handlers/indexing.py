@@ -204,12 +204,14 @@ def tensor_scatter(n: Node) -> TensorId:
         source = n.add("mod", source, n.constant(extent))
     zero, end = n.constant(0), n.constant(count)
     written = n.add("and", n.add("less", source, end), n.add("greater_equal", source, zero))
-    source = n.add("where", written, source, zero)
-    source = n.add("add", source, n.constant(np.arange(batch)[:, None] * count))
-    perm = [0, axis, *(d for d in range(1, len(shape)) if d != axis)]
-    rows = n.transpose(n.tensor(1), perm)
-    new = n.add("gather", n.reshape(rows, (batch * count, *n.type(rows).shape[2:])), source, axis=0)
-    new = n.transpose(new, [perm.index(d) for d in range(len(shape))])
+    new = n.tensor(1)
+    if count > 1:
+        source = n.add("where", written, source, zero)
+        source = n.add("add", source, n.constant(np.arange(batch)[:, None] * count))
+        perm = [0, axis, *(d for d in range(1, len(shape)) if d != axis)]
+        rows = n.transpose(new, perm)
+        new = n.add("gather", n.reshape(rows, (batch * count, *n.type(rows).shape[2:])), source, axis=0)
+        new = n.transpose(new, [perm.index(d) for d in range(len(shape))])
     place = [batch if d == 0 else extent if d == axis else 1 for d in range(len(shape))]
     found = n.add("where", n.reshape(written, place), new, cache)
     if known is not None:

@@ -101,9 +101,7 @@ class RecurrentNode:
         if n.attrs.get("layout"):
             state = n.transpose(state, (1, 0, 2))
         if n.type(state).shape != (self.directions, *shape):
-            raise n.fail(
-                f"{what} is {n.type(n.tensor(position))}; with {self.directions} directions it needs {list(shape)}"
-            )
+            raise n.fail(f"{what} is {n.type(n.tensor(position))}; {self.directions} directions need {list(shape)}")
         return self.direction(state, d, shape)
 
     def at(self, gx: TensorId, t: int) -> TensorId:
@@ -226,9 +224,7 @@ def _activations(
         if name.lower() not in ACTIVATIONS:
             raise n.fail(f"activation {name!r} is unknown", hint=f"known: {', '.join(ACTIVATIONS)}")
         function, defaults = ACTIVATIONS[name.lower()]
-        parameters = [
-            float(given.pop(0)) if given else value for given, value in zip((alphas, betas), defaults, strict=False)
-        ]
+        parameters = [float(own.pop(0)) if own else v for own, v in zip((alphas, betas), defaults, strict=False)]
         found.append((function, *parameters) if parameters else function)
     return tuple(tuple(found[d * per_direction : (d + 1) * per_direction]) for d in range(directions))
 

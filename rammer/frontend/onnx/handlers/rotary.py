@@ -30,9 +30,7 @@ def rotary_embedding(n: Node) -> TensorId:
 def rotary_embedding_of_positions(n: Node) -> TensorId:
     shape, places, table = n.shape(), n.shape(1), n.shape(2)
     if n.attrs["scale"] != 1 or n.attrs["is_packed_batching"] or len(shape) not in (3, 4) or len(table) != 2:
-        raise n.fail(
-            f"{n.type(n.tensor(0))} with scale {n.attrs['scale']} is not supported", hint="rank 3 or 4, scale 1"
-        )
+        raise n.fail(f"{n.type(n.tensor(0))}, scale {n.attrs['scale']} is not supported", hint="rank 3 or 4, scale 1")
     length, given = shape[-2], n.tensor(1)
     if places == (1,):
         given = n.reshape(n.add("add", given, n.constant([range(length)], DType.I64)), (1, length))

@@ -86,11 +86,8 @@ def non_max_suppression(n: Node) -> TensorId:
     least = float(n.scalar(4, "score_threshold")) if n.has(4) else -np.inf
     if n.attrs["center_point_box"] not in (0, 1):
         raise n.fail(f"center_point_box is {n.attrs['center_point_box']}", hint="0 or 1")
-    if (
-        n.builder.counts is not None
-        and len(n.shape(1)) == 3
-        and any(n.builder.value(n.tensor(k)) is None for k in (0, 1))
-    ):
+    unknown = any(n.builder.value(n.tensor(k)) is None for k in (0, 1))
+    if n.builder.counts is not None and len(n.shape(1)) == 3 and unknown:
         (batch, kinds, number), steps = n.shape(1), min(most, n.shape(1)[-1])
         if 0 < steps <= MOST_STEPS and 0 < batch * kinds * steps <= MOST_ROWS and n.shape() == (batch, number, 4):
             return _selected(n, steps, bound, least)

@@ -243,13 +243,7 @@ class CpuPrinter(NestPrinter):
         given, pad = self._tickets[id(stmt)], "  " * depth
         if not (isinstance(stmt, For) and stmt.kind is Kind.SERIAL):
             head = f"if ({TICKETS}->mine == {TICKETS}->first) {{"
-            return [
-                pad + head,
-                *("  " + line for line in lines),
-                f"{pad}  {TAKE};",
-                pad + "}",
-                f"{pad}{TICKETS}->first++;",
-            ]
+            return [pad + head, *("  " + t for t in lines), f"{pad}  {TAKE};", pad + "}", f"{pad}{TICKETS}->first++;"]
         count = self.number(given.count)
         if given.iterations > 1:
             head = f"for (long rammer_part; (rammer_part = {TICKETS}->mine - {TICKETS}->first) < {count}; {TAKE}) {{"

@@ -95,10 +95,12 @@ class DirectCall(_Function):
         places = {name: (np.ascontiguousarray(b.args), np.ascontiguousarray(b.offsets)) for name, b in direct.items()}
         found = {name: _Arguments(len(at), at.ctypes.data, by.ctypes.data) for name, (at, by) in places.items()}
         copied = _Arguments(0, None, None)
+        nbytes = [0 if name in found else array.nbytes for name, array in inputs]  # 0: no copy of what nobody reads
+        ports = zip(inputs, kinds, nbytes, shapes, strict=True)
         given = (_Given * len(inputs))(
             *(
-                _Given(id(n), id(kind), a.ctypes.data, a.nbytes, a.ndim, shape.ctypes.data, found.get(n, copied))
-                for (n, a), kind, shape in zip(inputs, kinds, shapes, strict=True)
+                _Given(id(n), id(t), a.ctypes.data, b, a.ndim, s.ctypes.data, found.get(n, copied))
+                for (n, a), t, b, s in ports
             )
         )
         made = (_Output * len(outputs))(

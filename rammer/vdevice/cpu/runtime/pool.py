@@ -35,9 +35,7 @@ spin_ns watchdog_ns patience *times *report keeps_subnormals"""  # fields of `ta
 class TableStruct(ctypes.Structure):
     """`table` of runtime.c."""
 
-    _fields_ = tuple(
-        (name.strip("*"), ctypes.c_void_p if name.startswith("*") else ctypes.c_int64) for name in _TABLE.split()
-    )
+    _fields_ = tuple((n.strip("*"), ctypes.c_void_p if n.startswith("*") else ctypes.c_int64) for n in _TABLE.split())
 
 
 class Runtime:

@@ -85,9 +85,7 @@ def make_program(plan: ExecutionPlan, dialect: Dialect, *, resident: bool = True
     most = max([max_args, *(k.num_threads for k in plan.kernels)])
     block = -(-most // dialect.subgroup_size) * dialect.subgroup_size
     if block > spec.max_threads:
-        raise DeviceError(
-            f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split the operator"
-        )
+        raise DeviceError(f"an operator has {max_args} arguments, a vEU {spec.max_threads} threads", hint="split it")
     calls = _TaskCalls(plan, dialect, block, operands, kept, messages)
     arrays = streams_of(plan, calls.task, calls.keeps())
     common = places.header()

@@ -58,14 +58,8 @@ def _emulated(unit: Instruction) -> str:
         products = f"{part}_cut(x - big_x) * big_y", f"big_x * {part}_cut(y - big_y)", "big_x * big_y"
         sums_of = f"{split} c[r] += step == 0 ? {products[0]} : step == 1 ? {products[1]} : {products[2]};"
     steps = 3 if unit.split_dtype else 1
-    values: dict[str, object] = {
-        "ROW": row,
-        "COLUMN": column,
-        "FROM_A": from_a,
-        "AT_A": at_a,
-        "FROM_B": from_b,
-        "AT_B": at_b,
-    }
+    values: dict[str, object] = {"ROW": row, "COLUMN": column, "FROM_A": from_a, "AT_A": at_a}
+    values |= {"FROM_B": from_b, "AT_B": at_b}
     values |= {"NAME": unit.name, "THREADS": wave, "FIRST": size, "SECOND": unit.registers(b), "STEPS": steps}
     values |= {"ROUND": fn, "SUMS": unit.registers(sums), "TERMS": unit.extent("term"), "ADD": sums_of}
     return _template("emulated_unit.h").substitute(values)
