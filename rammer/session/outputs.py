@@ -26,9 +26,11 @@ def gathered(place: Place, found: Mapping[str, Any], words: Callable[[], Mapping
 
 
 def cut_counted(found: dict[str, Any], counts: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
-    """Cut outputs with a bound behind the number of places that another one gives."""
+    """Cut outputs with a bound behind the number of places that another one gives. Long ones are not copied."""
     for name, (axis, count) in counts.items():
-        found[name] = found[name][(slice(None),) * axis + (slice(int(found.pop(count))),)].copy()
+        whole = found[name]
+        cut = whole[(slice(None),) * axis + (slice(int(found.pop(count))),)]
+        found[name] = cut if cut.flags.c_contiguous and cut.size >= whole.size // 4 else cut.copy()
     return found
 
 

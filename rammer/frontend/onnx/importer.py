@@ -477,14 +477,12 @@ class Importer:
             )
         return NameScope(opsets, parent, scope.depth + 1)
 
-    def _subgraph(
-        self, graph: GraphProto, inputs: Sequence[Value | None], outer: NameScope
-    ) -> tuple[Value | None, ...]:
+    def _subgraph(self, graph: GraphProto, given: Sequence[Value | None], outer: NameScope) -> tuple[Value | None, ...]:
         """Import a subgraph with these inputs, and return its outputs."""
         scope = self._nested(outer, outer.opsets, parent=outer)
-        if len(graph.input) != len(inputs):
-            raise ModelError(f"the subgraph has {len(graph.input)} inputs instead of {len(inputs)}")
-        scope.values.update((v.name, t) for v, t in zip(graph.input, inputs, strict=True))
+        if len(graph.input) != len(given):
+            raise ModelError(f"the subgraph has {len(graph.input)} inputs instead of {len(given)}")
+        scope.values.update((v.name, t) for v, t in zip(graph.input, given, strict=True))
         scope.attributes = outer.attributes
         self.functions.require_supported(graph.node, scope.opsets)
         self._declare(graph, scope)

@@ -82,9 +82,7 @@ def variables_of(axes: Axes) -> tuple[Index, ...]:
 def broadcast_index(shape: Shape, axes: Axes) -> tuple[Index, ...]:
     """Return the index at which an operand of `shape` is read at a point of `axes`, by NumPy's broadcasting."""
     last = axes[len(axes) - len(shape) :]
-    return tuple(
-        Index() if extent == 1 and full != 1 else var(name) for extent, (name, full) in zip(shape, last, strict=True)
-    )
+    return tuple(Index() if e == 1 and full != 1 else var(name) for e, (name, full) in zip(shape, last, strict=True))
 
 
 def within(places: Sequence[Index], extents: Shape, begin: Shape, end: Shape, value: Scalar, fill: Scalar) -> Scalar:

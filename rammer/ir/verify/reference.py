@@ -50,14 +50,12 @@ class Reference:
             for n, name in enumerate(inputs)
         }
 
-    def differs(
-        self, elements: Points, sources: Mapping[str, Points], roles: Sequence[Role]
-    ) -> tuple[str, bool] | None:
+    def differs(self, points: Points, sources: Mapping[str, Points], roles: Sequence[Role]) -> tuple[str, bool] | None:
         """Describe the first element with wrong sources, and whether that is certain; None if all are right.
 
         Where a program computes in other steps than the expression, roles cannot be compared one by one.
         """
-        found_places, held = places_of(self.kind, elements)
+        found_places, held = places_of(self.kind, points)
         at = {a: found_places[held, dim] for dim, a in enumerate(self.axes)}
         places = [place if there else None for place, there in zip(found_places.tolist(), held.tolist(), strict=True)]
         for name, (least, most) in self.readers.items():

@@ -14,6 +14,7 @@ from rammer.ir.tensor import DType, TensorId
 
 MOST_ROWS = 1024  # that are kept or not in a program, which counts in quadratic time; NumPy is as fast with more
 CORNERS = np.kron([[1, 1], [-0.5, 0.5]], np.eye(2))  # of a box by its centre and size
+LONG_ROW = 64  # elements from which rows are chosen by a gather
 MOST_STEPS = 128  # boxes of a class that a program selects, one after another
 
 
@@ -57,9 +58,14 @@ def _kept(n: Node, data: TensorId, flags: TensorId, axis: int) -> TensorId:
     shape, counted = n.type(data).shape, n.cast(flags, DType.I32)
     before = scanned(n, counted, "sum", 0, 1, reverse=False)
     places = n.add("where", flags, before, n.like(shape[axis], before))
-    places = n.reshape(places, [e if d == axis else 1 for d, e in enumerate(shape)])
-    moves = tuple(-1 if d == axis else d for d in range(len(shape)))
-    result = n.add("scatter", data, data, places, moves=moves, how="chosen")
+    if n.type(data).size < LONG_ROW * shape[axis]:
+        places = n.reshape(places, [e if d == axis else 1 for d, e in enumerate(shape)])
+        moves = tuple(-1 if d == axis else d for d in range(len(shape)))
+        result = n.add("scatter", data, data, places, moves=moves, how="chosen")
+    else:  # a scatter would copy all rows, then store the kept ones
+        none, numbers = (n.constant(f(shape[axis]), DType.I32) for f in (np.zeros, np.arange))
+        kept = n.add("scatter", none, numbers, places, moves=(-1,), how="chosen")
+        result = n.add("gather", data, kept, axis=axis)
     n.builder.counts[result] = axis, n.cast(n.reduce(counted, "sum", (0,), keepdims=False), DType.I64)
     return result
 
@@ -118,25 +124,27 @@ def _selected(n: Node, steps: int, bound: float, least: float) -> TensorId:
     """Return selected boxes with a bound: each step takes the highest score that is left in every class."""
     (batch, kinds, number), x, scores = n.shape(1), n.tensor(0), n.tensor(1)
     corners = n.product(x, n.like_array(CORNERS, x)) if n.attrs["center_point_box"] else x
-    pairs, gone = n.reshape(corners, (batch, 1, number, 2, 2)), n.like(-np.inf, scores)
-    low, high = (n.reduce(pairs, fn, (3,), keepdims=False) for fn in ("min", "max"))
-    area = n.reduce(n.add("sub", high, low), "prod", (3,))
-    table = n.reshape(n.concat([low, high, area], 3), (batch, number, 5))
-    places = n.constant(np.arange(number).reshape(1, 1, -1), DType.I64)
-    last = n.like(-3.4e38, scores)
+    gone, last, zero = (n.like(value, scores) for value in (-np.inf, -3.4e38, 0))
+    sides = [n.cut(n.transpose(corners, (0, 2, 1)), 1, at, 2) for at in (0, 2)]
+    low, high = (n.add(fn, *sides) for fn in ("min", "max"))
+    area = n.reduce(n.add("sub", high, low), "prod", (1,))
+    planes = n.concat([low, high, area], 1)  # of all boxes: neighbours in vectors
+    table = n.transpose(planes, (0, 2, 1))
+    places = n.constant(np.arange(number).reshape(1, 1, -1), DType.I32)
     left = n.add("where", n.add("less", last, scores), scores, last)  # so that -inf and NaN come last, and are not gone
     if n.has(4):
         left = n.add("where", n.add("less", n.like(least, scores), scores), left, gone)
     found, tops = list[TensorId](), list[TensorId]()
     for _ in range(steps):
         found.append(n.add("arg_max", left, axis=2, keepdims=True, select_last_index=False))
-        tops.append(n.reduce(left, "max", (2,)))
+        tops.append(n.add("gather_elements", left, found[-1], axis=2))
         own = n.add("gather_nd", table, n.reshape(found[-1], (batch, kinds, 1, 1)), batch_dims=1)
-        sides = n.add("sub", n.add("min", high, n.cut(own, 3, 2, 2)), n.add("max", low, n.cut(own, 3, 0, 2)))
-        shared = n.reduce(n.add("max", sides, n.like(0, sides)), "prod", (3,))
-        whole = n.add("sub", n.add("add", area, n.cut(own, 3, 4, 1)), shared)
-        over = n.reshape(n.add("less", n.like(bound, shared), n.add("div", shared, whole)), n.shape(1))
-        left = n.add("where", n.add("or", over, n.add("equal", places, found[-1])), gone, left)
+        pairs = [(n.cut(planes, 1, k, 1), n.pick(own, 3, k)) for k in range(5)]
+        inner = [n.add("sub", n.add("min", *pairs[k + 2]), n.add("max", *pairs[k])) for k in (0, 1)]
+        shared = n.add("mul", *(n.add("max", side, zero) for side in inner))
+        whole = n.add("sub", n.add("add", *pairs[4]), shared)
+        over = n.add("less", n.add("mul", n.like(bound, whole), whole), shared)
+        left = n.add("where", n.add("or", over, n.add("equal", places, n.cast(found[-1], DType.I32))), gone, left)
     rows = batch * kinds * steps
     classes = n.constant(np.indices((batch, kinds, steps))[:2].reshape(2, rows).T, DType.I64)
     chosen = n.concat([classes, n.reshape(n.concat(found, 2), (rows, 1))], 1)

@@ -39,23 +39,21 @@ class Rolled:
     body: Body
 
 
-def rolled(
-    loop: For, memory: Container[str], registers: Mapping[str, tuple[Buffer, Body]], lanes: int
-) -> Rolled | None:
+def rolled(loop: For, memory: Container[str], scopes: Mapping[str, tuple[Buffer, Body]], lanes: int) -> Rolled | None:
     """Return an unrolled loop as a serial loop over copies of the registers that it reads; None if it stays unrolled.
 
-    `memory`: buffers that any function can take as arguments. `registers`: those in scope, with the body of their
-    scope.
+    `memory`: buffers that any function can take as arguments. `scopes`: registers, with the body in which
+    they are.
     """
     inside = list(statements((loop,)))
     if _functions((loop,)) <= MOST or not all(isinstance(s, For | If | Store) for s in inside):
         return None
     stores = [s for s in inside if isinstance(s, Store)]
     read = dict.fromkeys(name for s in stores for name, _ in _read(s) if name not in memory)
-    if any(s.buffer not in memory for s in stores) or not all(n in registers for n in read):
+    if any(s.buffer not in memory for s in stores) or not all(n in scopes for n in read):
         return None
-    sources = [registers[name][0] for name in read]
-    if any(b.size % lanes for b in sources) or not all(in_registers(*registers[name]) for name in read):
+    sources = [scopes[name][0] for name in read]
+    if any(b.size % lanes for b in sources) or not all(in_registers(*scopes[name]) for name in read):
         return None
     names = {name: f"rammer_{name}" for name in read}
     copies = tuple(replace(b, name=names[b.name]) for b in sources)
