@@ -21,7 +21,7 @@ from rammer.passes.structure import known_tensors
 
 BYTES = 4  # bytes of a word
 SMALLEST, LARGEST = 16, 512  # terms of a block
-MANY_ROWS, MOST_UNPACKED = 48, 1 << 25  # rows for which all weights are unpacked first, unless these are more
+MANY_ROWS, MOST_UNPACKED, LINE = 48, 1 << 25, 16  # rows for which weights are unpacked first: so many, in whole lines
 
 
 def block_weights(graph: Graph, spec: VDeviceSpec) -> Graph:
@@ -65,7 +65,8 @@ def _product(editor: Editor, op: ROperator, weights: Dequantised, narrow: bool, 
     if (zeros != middle).any():
         packed = pack_bits(zeros.T, bits).T  # uint8[blocks·bits/8, columns]
         operands.append(editor.constant(np.ascontiguousarray(packed), op.inputs[1]))
-    if not rounded and padded.size <= MOST_UNPACKED and editor.types[x].size // depth >= MANY_ROWS:
+    many = editor.types[x].size // depth >= MANY_ROWS and columns % LINE == 0
+    if many and not rounded and padded.size <= MOST_UNPACKED:
         whole = editor.define(op.name, "unpack_blocks", *operands, bits=bits, block=block)
         return editor.define(op.name, "matmul", x, editor.reshaped(op.name, whole, padded.shape))
     return editor.define(op.name, "block_matmul", x, *operands, bits=bits, block=block, narrow=rounded is not None)

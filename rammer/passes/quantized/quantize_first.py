@@ -14,6 +14,7 @@ from rammer.passes.editor import Editor, apply_pattern
 from rammer.passes.structure import is_elementwise
 
 COMMUTE = {*MOVES, "gather", "max_pool"}  # rounding their operands or their results is the same
+MOST_STEPS = 16  # between bytes
 
 
 def quantize_first(graph: Graph) -> Graph:
@@ -45,7 +46,7 @@ def _private(editor: Editor, tensor: TensorId) -> ROperator | None:
 
 def _is_function(editor: Editor, op: ROperator) -> bool:
     """Check whether each element of the result follows from one of the first operand."""
-    numbers = all(t in editor.constants and editor.types[t].size == 1 for t in op.inputs[1:])
+    numbers = all(t in editor.constants and editor.types[t].shape in ((), (1,)) for t in op.inputs[1:])
     return numbers and is_elementwise(op.operation)
 
 
@@ -65,7 +66,7 @@ def _same_bytes(editor: Editor, steps: list[ROperator], tensor: TensorId) -> Ten
     kind, chain = steps[0].operation.outputs[0].dtype, list(steps)
     while editor.types[tensor].dtype is not kind:
         maker = editor.maker(tensor)
-        if maker is None or not _is_function(editor, maker):
+        if maker is None or not _is_function(editor, maker) or len(chain) > MOST_STEPS:
             return None
         chain.append(maker)
         tensor = maker.inputs[0]

@@ -59,13 +59,13 @@ def qlinear_average_pool(n: Node) -> TensorId:
 @contrib("NhwcMaxPool", inputs=(1, 1), **POOL, ceil_mode=0, dilations=tuple)
 def nhwc_max_pool(n: Node) -> TensorId:
     """Pool one channel with one more dimension, that of channels, in which windows have an extent of 1."""
-    (batch, *places), rank = n.shape(), len(n.shape()) - 2
+    shape, rank = n.shape(), len(n.shape()) - 2
     for name in ("kernel_shape", "strides", "dilations"):
         n.attrs[name] = (*n.attrs[name], 1) if n.attrs[name] else None
     if pads := n.attrs["pads"]:
         n.attrs["pads"] = (*pads[:rank], 0, *pads[rank:], 0)
-    found = _standard(max_pool, n, n.reshape(n.tensor(0), (batch, 1, *places)))
-    return n.reshape(found, (batch, *n.type(found).shape[2:]))
+    found = _standard(max_pool, n, n.reshape(n.tensor(0), (*shape[:1], 1, *shape[1:])))
+    return n.reshape(found, (*shape[:1], *n.type(found).shape[2:]))
 
 
 @contrib("QLinearConv", inputs=(8, 9), **WINDOW, dilations=tuple, group=1, channels_last=0)
