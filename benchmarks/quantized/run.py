@@ -159,6 +159,8 @@ def differences(name: str, runs: dict[str, Callable[[], dict[str, Array]]]) -> d
 def main(networks: str, turns: int, device: int, clock: str, output: Path | None) -> None:
     table = Table("network", "program", "median µs", "fastest µs", "n", "differs")
     rows: dict[str, Any] = {}
+    if unknown := [name for name in networks.split(",") if name not in {*NETWORKS, *MODELS}]:
+        raise click.BadParameter(f"no network named {', '.join(unknown)}; --help lists them")
     for name in networks.split(","):
         runs, differ = (large if name in MODELS else small)(name, device)
         rows[name] = {
