@@ -95,7 +95,7 @@ class DirectCall(_Function):
         places = {name: (np.ascontiguousarray(b.args), np.ascontiguousarray(b.offsets)) for name, b in direct.items()}
         found = {name: _Arguments(len(at), at.ctypes.data, by.ctypes.data) for name, (at, by) in places.items()}
         copied = _Arguments(0, None, None)
-        nbytes = [0 if name in found else array.nbytes for name, array in inputs]  # 0: no copy of what nobody reads
+        nbytes = [0 if name in found else array.nbytes for name, array in inputs]  # 0: unused ones are not copied
         ports = zip(inputs, kinds, nbytes, shapes, strict=True)
         given = (_Given * len(inputs))(
             *(
