@@ -26,11 +26,11 @@ class Estimate:
 
     @cached_property
     def us(self) -> float:
-        """Estimated µs. With measured prices, follows where operands lie, in memory for the estimate alone."""
+        """Estimated µs. With measured prices, places the plan in memory and follows where operands lie."""
         if prices := self._problem.profiler.prices(self.plan.kernels):
             alone = direct_ports(self.plan.graph, self.plan.spec.direct_bytes)
-            memory = self.plan.memory or plan_memory(self.plan, unshared=alone)
-            return self._problem.timelines.of(replace(self.plan, memory=memory, prices=prices)).total_us
+            self.plan = replace(self.plan, memory=self.plan.memory or plan_memory(self.plan, unshared=alone))
+            return self._problem.timelines.of(replace(self.plan, prices=prices)).total_us
         return self.plain_us
 
     @cached_property

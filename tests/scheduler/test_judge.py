@@ -24,6 +24,7 @@ from rammer.scheduler.policies.wavefront import WavefrontPolicy
 from rammer.scheduler.policy import Problem
 from rammer.scheduler.profiler import EstimatingProfiler, MeasuredProfiler
 from rammer.scheduler.timeline import simulate
+from rammer.vdevice.image.placement import ports_alone
 
 SPEC = VDeviceSpec(
     "made up",
@@ -115,6 +116,16 @@ def test_a_plan_is_followed_once() -> None:
     ):
         found = problem.timelines.of(other)
         assert found is not timeline and found == simulate(other)
+
+
+def test_memory_for_an_estimate_keeps_large_ports_separate() -> None:
+    """They may stay in the caller's memory then: no call copies them."""
+    problem = priced(3)
+    problem = replace(problem, spec=replace(problem.spec, direct_bytes=1))
+    judged = PlanSelector(problem).estimate(SequentialPolicy().schedule(problem))
+    assert judged.us > 0 and judged.plan.memory
+    graph = judged.plan.graph
+    assert {*ports_alone(graph, judged.plan.memory)} == {*graph.inputs, *graph.outputs}
 
 
 def test_a_plan_stands_where_nobody_must_wait_for_more() -> None:
