@@ -207,5 +207,5 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     with monkeypatch.context() as patch:
         patch.setattr(driver, "_module", lambda: SimpleNamespace(hipGetDeviceCount=unloadable))
-        with pytest.raises(DeviceError, match=r"library cannot be loaded: failed to dlopen(.|\n)*install ROCm's HIP"):
+        with pytest.raises(DeviceError, match=r"ROCm cannot be loaded: failed to dlopen(.|\n)*install ROCm's HIP"):
             find_gpu(0)
