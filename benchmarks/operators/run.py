@@ -28,7 +28,8 @@ from onnx import ModelProto
 import rammer
 from benchmarks.compare.run import commit, machine
 from benchmarks.micro.limits import Limits, measure
-from benchmarks.operators.cases import CASES, KINDS, SIZES, Case
+from benchmarks.operators.case import KINDS, SIZES, Case
+from benchmarks.operators.cases import CASES
 from rammer.errors import RammerError
 from rammer.frontend.onnx.node import NotConstant
 from rammer.ir.tensor import Array

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from benchmarks.operators.cases import SIZES
+from benchmarks.operators.case import SIZES
 from benchmarks.operators.run import best
 from benchmarks.pages.markdown import formatted
 

@@ -24,12 +24,13 @@ class OpDef:
     `express(*input_types, **attrs)` builds the tensor expression, whose outputs are the shape rule. It raises
     TypeMismatch for operands that it does not accept. `broadcasts`: it is a function of elements at one place, for
     operands of any shapes that broadcast, and none of its attributes refers to axes or extents. So a pass may define it
-    anew for the same operands reshaped.
+    anew for the same operands reshaped. `folds`: of constants it is computed at compile time.
     """
 
     name: str
     express: Callable[..., TensorExpr]
     broadcasts: bool = False
+    folds: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -134,6 +134,12 @@ class Editor:
         (made,) = self.add(name, operation, inputs, outputs)
         return made
 
+    def repeated(self, ops: Iterable[ROperator], tensor: TensorId) -> TensorId:
+        """Apply operators, one after another, to another first operand; return the result."""
+        for op in ops:
+            tensor = self.define(op.name, op.kind, tensor, *op.inputs[1:], **op.operation.keywords)
+        return tensor
+
     def reshaped(self, name: str, tensor: TensorId, shape: Shape) -> TensorId:
         """Return a tensor in another shape; itself if it already has it."""
         return tensor if self.types[tensor].shape == shape else self.define(name, "reshape", tensor, shape=shape)

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from benchmarks.micro.limits import Level, Limits
 from benchmarks.operators import run as operators
-from benchmarks.operators.cases import CASES, SIZES
+from benchmarks.operators.case import SIZES
+from benchmarks.operators.cases import CASES
 from rammer.frontend.onnx import load
 from rammer.frontend.onnx.values import VALUED
 

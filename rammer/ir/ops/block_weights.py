@@ -166,6 +166,6 @@ def _bits(value: Scalar, first: Index, bits: int, *, each_byte: bool = False) ->
 DEFINITIONS = (
     OpDef("block_matmul", _block_matmul),
     OpDef("round_blocks", _round_blocks),
-    OpDef("unpack_blocks", _unpack_blocks),
+    OpDef("unpack_blocks", _unpack_blocks, folds=False),
     OpDef("unpack_bits", _unpack_bits),
 )

@@ -27,7 +27,10 @@ def fold_constants(graph: Graph) -> Graph:
     budget, work, kept = MAX_BYTES, ALL_FLOPS, {*editor.outputs, *(v.base for v in editor.views.values())}
     for n in list(editor.operators):
         op = editor.operators[n]
-        if op.kind == "unpack_blocks" or not op.inputs or any(t not in editor.constants for t in op.inputs):
+        if not op.inputs or any(t not in editor.constants for t in op.inputs):
+            continue
+        definition = editor.interner.definitions.get(op.kind)
+        if definition is not None and not definition.folds:
             continue
         operation = op.operation
         nbytes = sum(t.nbytes for t in operation.outputs)

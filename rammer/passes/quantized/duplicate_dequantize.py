@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator
-from rammer.ir.tensor import DType, TensorId
+from rammer.ir.tensor import DType
 from rammer.passes.editor import Editor
 
 
@@ -17,7 +17,7 @@ def duplicate_dequantize(graph: Graph) -> Graph:
     for op in graph.operators:
         chain = _chain(editor, op) if op.kind == "mul" else []
         for reader in list(editor.readers.get(op.outputs[0], ()))[1:] if chain else ():
-            editor.redirect_readers(op.outputs[0], _again(editor, chain), [reader])
+            editor.redirect_readers(op.outputs[0], editor.repeated(chain, chain[0].inputs[0]), [reader])
     return editor.finish()
 
 
@@ -31,11 +31,3 @@ def _chain(editor: Editor, op: ROperator) -> list[ROperator]:
             return []
         found.insert(0, maker)
     return found
-
-
-def _again(editor: Editor, chain: list[ROperator]) -> TensorId:
-    """Recompute the results of a chain."""
-    at = chain[0].inputs[0]
-    for op in chain:
-        at = editor.define(op.name, op.kind, at, *op.inputs[1:], **op.operation.keywords)
-    return at

@@ -32,9 +32,9 @@ def quantize_first(graph: Graph) -> Graph:
         parts = [(part, _same_bytes(editor, steps, part)) for part in (joined.inputs if joined else (at,))]
         if not joined and parts[0][1] is None:
             return None
-        made = [same or _repeated(editor, steps, part) for part, same in parts]
+        made = [same or editor.repeated(reversed(steps), part) for part, same in parts]
         at = editor.define(op.name, "concat", *made, **joined.operation.keywords) if joined else made[0]
-        return _repeated(editor, moves, at)
+        return editor.repeated(reversed(moves), at)
 
     return apply_pattern(graph, pattern, "cast")
 
@@ -77,10 +77,3 @@ def _same_bytes(editor: Editor, steps: list[ROperator], tensor: TensorId) -> Ten
         operation = editor.interner.define(op.kind, tuple(types), attributes(**op.operation.keywords))
         (values,) = compute(operation, [values, *(editor.constants[t].reshape(()) for t in op.inputs[1:])])
     return tensor if np.array_equal(values, every) else None
-
-
-def _repeated(editor: Editor, ops: list[ROperator], tensor: TensorId) -> TensorId:
-    """Apply operators, the last one first, to another tensor."""
-    for op in reversed(ops):
-        tensor = editor.define(op.name, op.kind, tensor, *op.inputs[1:], **op.operation.keywords)
-    return tensor

@@ -71,8 +71,8 @@ def max_unpool(n: Node) -> TensorId:
     at = inside(n, n.add("sub", given, n.constant(np.arange(planes)[:, None] * count)), count)
     zeros = n.builder.constant(np.broadcast_to(np.zeros((), n.dtype().numpy), (planes, count)))
     flat = n.reshape(x, (planes, prod(shape[2:])))
-    lines = (n.reshape(t, (*n.type(t).shape, 1)) for t in (zeros, flat))
-    found = n.reshape(scattered(n, next(lines), at, next(lines), "none"), (planes, count))
+    lines = [n.reshape(t, (*n.type(t).shape, 1)) for t in (zeros, flat)]
+    found = n.reshape(scattered(n, lines[0], at, lines[1], "none"), (planes, count))
     found = n.builder.could_update(found, zeros, flat, at, moves=(0, -1), how="elements")
     found = n.reshape(found, (*shape[:2], *full))
     wanted = n.ints(2, "output_shape") if n.has(2) else n.type(found).shape

@@ -12,7 +12,7 @@ from rammer.frontend.onnx.handlers.reduction import scanned
 from rammer.frontend.onnx.node import Node, handles
 from rammer.ir.tensor import DType, TensorId
 
-MOST_ROWS = 1024  # that are kept or not in a program, which counts in quadratic time; NumPy is as fast with more
+MOST_ROWS = 1024  # that are kept or not in a program; NumPy is as fast with more
 CORNERS = np.kron([[1, 1], [-0.5, 0.5]], np.eye(2))  # of a box by its centre and size
 LONG_ROW = 64  # elements from which rows are chosen by a gather
 MOST_STEPS = 128  # boxes of a class that a program selects, one after another
