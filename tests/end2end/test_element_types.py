@@ -255,6 +255,24 @@ def test_integers_of_few_bits_wrap_and_are_read_by_their_low_bits(execute: Calla
 
 
 @everywhere
+@pytest.mark.parametrize("dtype", [DType.I8, DType.U8, DType.I16, DType.I32])
+def test_floats_become_integers(dtype: DType, execute: Callable[..., Any]) -> None:
+    """They wrap as int64 does, or are clipped: in whole vectors and the rest of a row, beyond int32, and infinite."""
+    ends = [0.9, -0.9, 127.7, 128, -129, 255, 256.5, 300, -40_000, 70_000, -(2**31)]
+    ends += [2**31, 2**31 + 256, 2.0**40, -3e9] if dtype.bits == 8 else []  # undefined in larger types
+    x = np.stack([np.roll(np.resize(np.array(ends, np.float32), 77), n) for n in range(len(ends))])
+    low, high = (float(dtype.info.min), float(dtype.info.max)) if dtype is not DType.I32 else (-1e9, 1e9)
+    builder = GraphBuilder()
+    given = builder.input("x", x.shape)
+    builder.output(builder.add("cast", given, dtype=dtype), "wrapped")
+    builder.output(builder.add("cast", builder.add("clip", given, low=low, high=high), dtype=dtype), "clipped")
+    graph = builder.build()
+    np.testing.assert_array_equal(execute(graph, {"x": x})["wrapped"], x.astype(np.int64).astype(dtype.numpy))
+    x[x == 70_000], x[x == -40_000] = np.inf, -np.inf
+    np.testing.assert_array_equal(execute(graph, {"x": x})["clipped"], np.clip(x, low, high).astype(dtype.numpy))
+
+
+@everywhere
 def test_quantisation_to_every_type(execute: Callable[..., Any]) -> None:
     """To and from each, with one scale, one for each channel, and one for each block."""
     random = np.random.default_rng(0)

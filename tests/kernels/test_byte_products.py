@@ -227,6 +227,15 @@ def test_small_integers_are_stored_by_vectors(source: DType, target: DType) -> N
         np.testing.assert_array_equal(Runner(kernel, built.library, symbol, inputs).run()[0], wanted)
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("and", DType.BOOL), ("max", DType.I8), ("less", DType.U8)])
+def test_bytes_are_computed_as_bytes(kind: str, dtype: DType) -> None:
+    """Not as int32: neighbouring vectors are stored as one."""
+    op = operation(kind, t(5, 133, dtype=dtype), t(5, 133, dtype=dtype))
+    kernels = candidates(op, BYTES)
+    assert all("rammer_bytes[32]" in emit(k, BYTES).text for k in kernels)
+    check(op, kernels, spec=BYTES)
+
+
 STOPS = """
 INLINE void add_products(vn *sums, vn a, vn b) {  /* as vpmaddubsw: pairs that no int16 holds are cut off */
   for (long c = 0; c < 16; c++) for (int k = 0; k < 4; k += 2) {

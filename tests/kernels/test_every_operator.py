@@ -262,6 +262,8 @@ def cases(lanes: int) -> dict[str, Operation]:
     some = t(3, 5, 1, dtype=DType.I32)
     add("update-elements", "update", t(4, 6, 70), t(3, 5, 70), some, moves=(0, -1, 2), how="elements")
     add("update-scalar", "update", t(6, dtype=DType.I8), t(dtype=DType.I8), places(1), moves=(-1,), how="vectors")
+    add("fold", "fold", t(2, 3, 3, 2, 9, 21), dilations=(1, 2))
+    add("fold-lines", "fold", t(1, 4, 3, 70), dilations=(1,))
     add("stretch", "stretch", t(3, 5, 21), axis=2, size=41, first=1, step=1, by=2)
     add("stretch-rows", "stretch", t(3, 21, 7), axis=1, size=29, first=2, step=2, by=3)
     add("resample_evenly", "resample_evenly", t(3, 5, 22), t(41, 2), axis=2, first=1, step=1, by=2)
@@ -324,6 +326,13 @@ def cases(lanes: int) -> dict[str, Operation]:
     for mode in ["constant", "reflect", "edge", "wrap"]:
         add(f"pad-{mode}", "pad", t(5, 40), pads=(1, 3, 2, 4), mode=mode)
     add("gather", "gather", t(9, 40), t(4, 3, dtype=DType.I64), axis=0)
+    for dtype in (DType.U8, DType.I8):  # several vectors of bytes at once, and the rest
+        add(f"gather-{dtype}", "gather", t(256, dtype=dtype), t(5, 77, dtype=dtype), axis=0)
+        add(f"clip-{dtype}", "clip", t(5, 133, dtype=dtype), low=3, high=50)
+        add(f"less-{dtype}", "less", t(5, 133, dtype=dtype), t(5, 133, dtype=dtype))
+        add(f"where-{dtype}", "where", t(5, 133, dtype=DType.BOOL), *(t(5, 133, dtype=dtype),) * 2)
+    for kind in ("and", "or", "xor"):
+        add(f"{kind}-many", kind, t(5, 133, dtype=DType.BOOL), t(5, 133, dtype=DType.BOOL))
     add("gather_elements", "gather_elements", t(9, 40), t(4, 35, dtype=DType.I64), axis=0)
     add("gather_elements-inner", "gather_elements", t(9, 40), t(9, 7, dtype=DType.I32), axis=1)
     add("gather_nd", "gather_nd", t(9, 7, 40), t(3, 2, 2, dtype=DType.I64))

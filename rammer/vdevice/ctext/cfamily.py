@@ -227,16 +227,19 @@ class CFamilyPrinter(VectorLoops):
         else:
             value = s.value.arg if isinstance(s.value, Cast) and target is not DType.BOOL else s.value
             kind = self.type_of(value) or DType.I32
-            text = self.wide_text(value, lane, count, kind)
+            integral = kind.is_float and target is not DType.BOOL and target not in MINIFLOATS
+            text = (self.truncated if integral else self.wide_text)(value, lane, count, kind)
             if target is DType.BOOL:
                 text = f"(1 & {text})"
             elif target in MINIFLOATS:
                 text = f"vto_{target.value}({text})"
-            elif kind.is_float:
-                text = f"__builtin_convertvector({text}, {self.vectors[DType.I32]})"
             text = wrapped(f"__builtin_convertvector({text}, {vector})", target)
         place = self.place(s.buffer, self.index(s.index - var(lane)), count or self.lanes)
         return f"VECTOR({vector}, {place}) = {text};" if whole else f"{vector}_store(&{place}, {text}, {count});"
+
+    def truncated(self, value: Scalar, lane: str, count: int, kind: DType) -> str:
+        """Print floats for all lanes, converted to int32."""
+        return f"__builtin_convertvector({self.wide_text(value, lane, count, kind)}, {self.vectors[DType.I32]})"
 
     def wide_text(self, value: Scalar, lane: str, count: int, kind: DType) -> str:
         """Print a value for all lanes, in the vector type in which `kind` is computed."""

@@ -207,7 +207,9 @@ class VectorLoops:
                 return self.type_of(value) is kind and depends(value, lane) and self._lane_ok(value, lane)
             case Cast(arg, dtype) if dtype is kind and depends(arg, lane):
                 source = self.type_of(arg)
-                held = source is DType.I32 or (source is DType.F32 and arg.clipped(DType.I32))
+                # floats that int32 does not hold are multiples of 256
+                fits = dtype.bits <= 8 or arg.clipped(DType.I32)
+                held = source is DType.I32 or (source is DType.F32 and fits)
                 held = source in SINGLE if kind in MINIFLOATS else held
                 return held and self._lane_ok(arg, lane)
         return False

@@ -7,10 +7,10 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from rammer.errors import LoweringError
-from rammer.ir.expr import Call, Cast, Const, Load, Scalar, Select, inside
+from rammer.ir.expr import COMPARISONS, Call, Cast, Const, Load, Scalar, Select, inside, nodes
 from rammer.ir.index import Index, bounds, substitute, var, variables
 from rammer.ir.instruction import place
-from rammer.ir.tensor import DType, Encoding, TensorType
+from rammer.ir.tensor import SMALL, DType, Encoding, TensorType
 from rammer.ir.tile import (
     NEXT,
     Apply,
@@ -32,7 +32,7 @@ from rammer.vdevice.cpu.codegen.prefetch import has_pieces, in_blocks, loaded, r
 from rammer.vdevice.cpu.codegen.rolled import rolled
 from rammer.vdevice.cpu.codegen.tickets import tickets
 from rammer.vdevice.cpu.runtime.table import LINE_BYTES
-from rammer.vdevice.ctext.vectors import depends
+from rammer.vdevice.ctext.vectors import BITWISE, LOGIC, depends
 
 MAX_STEPS = 32  # stores of an unrolled body: twice as many gained nothing, and took clang a fifth longer
 # Vectors that an unrolled body loads. With more, a core's prefetcher sees too many streams: a cell that loads 16 in a
@@ -43,6 +43,8 @@ MAX_NUMBERS = 64  # scalar stores of an unrolled loop: hundreds of them took cla
 TICKETS = "rammer_tickets"  # of the rTask: the next one of this vEU
 TAKE = f"{TICKETS}->mine = rammer_take({TICKETS})"
 MANY_GATHERED = 128  # scalars gathered into vectors by an unrolled loop: clang searches for patterns among them all
+BYTES = frozenset({DType.BOOL, DType.I8, DType.U8})
+BYTE_MATH = frozenset({*LOGIC, *BITWISE, *COMPARISONS, "not", "bit_not", "max", "min", "add", "sub", "where"})
 MOST_NODES = 500  # of a value that is printed as it is: the functions of larger ones took clang minutes to inline
 LEAST_NODES = 6  # of a part of such a value that gets a name
 MAX_GATHERED = 3072  # by all loops of a kernel that may be unrolled further: 7900 took clang 15 s
@@ -150,11 +152,20 @@ class CpuPrinter(NestPrinter):
             if self.type_of(number) is DType.I32 and depends(number, lane):
                 bits = self.wide_text(number, lane, count, DType.I32)
                 return f"vlow_bits({bits}, {mask}, {self.literal(zero, DType.F32)})", True
+        if isinstance(value, Cast) and (clip := _clip(value.arg, value.dtype)) and self.type_of(clip[0]) is DType.F32:
+            return f"sclipped({self.scalar(clip[0], None, 0, DType.F32)[0]}, {clip[1]})", False
         if (first := self._four_bytes(value, lane)) is not None:
             return f"four_bytes(&{self.place(first.tensor, self.index(first.index[0]), 4)})", False
         if self._names is not None and isinstance(value, Call):
             return self._with_names(value, lane, count, like, self._names)
         return super().scalar(value, lane, count, like)
+
+    def truncated(self, value: Scalar, lane: str, count: int, kind: DType) -> str:
+        if found := _clip(value, DType.I16) or _clip(value, DType.U16):
+            return f"vclipped({self.wide_text(found[0], lane, count, kind)}, {found[1]})"
+        if not value.clipped(DType.I32):
+            return f"vtruncated({self.wide_text(value, lane, count, kind)})"
+        return super().truncated(value, lane, count, kind)
 
     def _with_names(
         self, value: Call, lane: str | None, count: int, like: DType, names: dict[Scalar, tuple[str, bool, str | None]]
@@ -261,8 +272,8 @@ class CpuPrinter(NestPrinter):
         return f"long {v} = {times} * rammer_part{start}; {v} < imin({stop}, {times} * (rammer_part + 1){start}); {v}++"
 
     def loop(self, loop: For, depth: int) -> list[str]:
-        if loop.kind is Kind.UNROLLED and (outlined := self._outlined(loop)):
-            return outlined
+        if loop.kind is Kind.UNROLLED and (lines := self._outlined(loop) or self._bytes(loop)):
+            return lines
         if loop.kind is not Kind.SERIAL:
             return super().loop(loop, depth)
         lines = super().loop(loop, depth)
@@ -270,6 +281,31 @@ class CpuPrinter(NestPrinter):
         seldom = times > 1 and SELDOM * self._sums.get(id(loop), self._many) < self._many
         times = 1 if seldom else times
         return [f"#pragma unroll {times}", *lines] if times > 1 or seldom or self._asks(loop) else lines
+
+    def _bytes(self, loop: For) -> list[str]:
+        """Print vectors of bytes that follow from bytes: computed, then stored, so that clang makes one vector of all.
+
+        Return no lines for other loops.
+        """
+        match loop:
+            case For(v, 0, many, Kind.UNROLLED, (For(lane, 0, self.lanes, Kind.VECTOR, (Store() as s,)) as inner,)):
+                first, kind, size = s.index - var(v) * self.lanes - var(lane), self.dtypes[s.buffer], many * self.lanes
+                plain = not (s.dynamic or s.combine or s.buffer in self.wide or {v, lane} & variables(first))
+                parts = [part for part in nodes(s.value) if not isinstance(part, Const)]
+                if plain and kind in BYTES and len(parts) > 1 and all(map(self._of_bytes, parts)):
+                    self.env |= {v: (0, many - 1), lane: (0, self.lanes - 1)}
+                    text = self.convert(self.scalar(s.value, None, 0, kind)[0], self.type_of(s.value) or kind, kind)
+                    return [
+                        f"{{ {self.ctype[kind]} rammer_bytes[{size}];",
+                        f'  _Pragma("unroll") for ({self.counted(loop)}) for ({self.counted(inner)})',
+                        f"    rammer_bytes[{self.lanes} * {v} + {lane}] = {text};",
+                        f"  memcpy(&{self.place(s.buffer, self.index(first), size)}, rammer_bytes, {size}); }}",
+                    ]
+        return []
+
+    def _of_bytes(self, part: Scalar) -> bool:
+        known = part.fn in BYTE_MATH if isinstance(part, Call) else isinstance(part, Load) and not part.dynamic
+        return known and self.type_of(part) in BYTES
 
     def head(self, loop: For) -> list[str]:
         return [line for inside in _loops_inside(loop.body) for line in self._asks(inside)]
@@ -389,6 +425,14 @@ def _low_bits(value: Scalar) -> tuple[Scalar, int, float] | None:
     match bits:
         case Cast(Call("bit_and", (number, Const(mask))), DType.F32, bits=False) if mask in (1, 3, 7, 15):
             return number, int(mask), float(zero)
+    return None
+
+
+def _clip(value: Scalar, dtype: DType) -> tuple[Scalar, str] | None:
+    """Match a number that is clipped to a small type of integers. Returns the number, and bounds as text."""
+    match value:
+        case Call("min", (Call("max", (x, Const(low))), Const(high))) if dtype in SMALL and value.clipped(dtype):
+            return x, f"{int(low)}, {int(high)}"
     return None
 
 

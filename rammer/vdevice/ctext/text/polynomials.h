@@ -8,20 +8,15 @@ INLINE F_ P_exp(F_ x) {  /* 2^n * e^r, |r| <= ln2 / 2; the polynomial's relative
 }
 INLINE F_ P_log(F_ x) {
   F_ y = P_sel(x < 1.17549435e-38f, x * 8388608.0f, x);
-  I_ b = P_bits(y);
-  F_ e = P_int(((b >> 23) & 255) - 126) - P_sel(x < 1.17549435e-38f, P_splat(23.0f), P_splat(0.0f));
-  F_ m = P_float((b & 0x007fffff) | 0x3f000000);
-  e = P_sel(m < 0.707106781f, e - 1.0f, e);
-  m = P_sel(m < 0.707106781f, m + m - 1.0f, m - 1.0f);
+  I_ b = P_bits(y), e = (b - 0x3f3504f3) & -8388608;  /* x = 2^(e >> 23) * (1 + m), from sqrt(1 / 2) to sqrt(2) */
+  F_ n = P_int(e >> 23) - P_sel(x < 1.17549435e-38f, P_splat(23.0f), P_splat(0.0f)), m = P_float(b - e) - 1.0f;
   F_ z = m * m;
   F_ p = 7.0376836292e-2f * z + (1.1676998740e-1f - 1.1514610310e-1f * m);  /* in pairs, which takes fewer steps */
   p = (p * z + (1.4249322787e-1f - 1.2420140846e-1f * m)) * z + (2.0000714765e-1f - 1.6668057665e-1f * m);
   p = (p * z + (3.3333331174e-1f - 2.4999993993e-1f * m)) * m * z;
-  p = p - 2.12194440e-4f * e - 0.5f * z;
-  F_ r = m + p + 0.693359375f * e;
-  r = P_sel(x == 0.0f, x - INFINITY, r);
-  r = P_sel(x == INFINITY, x, r);
-  return P_sel((x < 0.0f) | (x != x), (x - x) / (x - x), r);
+  p = p - 2.12194440e-4f * n - 0.5f * z;
+  F_ r = P_sel(x == INFINITY, x, m + p + 0.693359375f * n);
+  return P_sel(x > 0.0f, r, P_sel(x == 0.0f, P_splat(-INFINITY), P_splat(NAN)));
 }
 INLINE F_ P_sigmoid(F_ x) {  /* 1 / (1 + 2^n * e^-r); P_exp's polynomial in pairs, which takes fewer steps */
   F_ y = P_minc(P_maxc(x, P_splat(-88.7f)), P_splat(87.0f));

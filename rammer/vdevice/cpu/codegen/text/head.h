@@ -28,7 +28,14 @@ INLINE rammer_parts *rammer_begun(long long *taken, rammer_parts *p) {
 }
 #define VECTOR(type, x) (*(type *)&(x))           /* the vector that starts at element x */
 #define V(x) VECTOR(vf, x)
-#define VH(x) __builtin_convertvector(*(vh *)&(x), vf)
+#if (LANES == 8 && defined(__F16C__)) || (LANES == 16 && defined(__AVX512F__))  /* else clang computes in halves */
+INLINE vf from_half(vh x) { vf y; __asm__("vcvtph2ps %1, %0" : "=v"(y) : "v"((vw)x)); return y; }
+INLINE vf from_halves(const vh *p) { vf y; __asm__("vcvtph2ps %1, %0" : "=v"(y) : "m"(*p)); return y; }
+#else
+INLINE vf from_half(vh x) { return __builtin_convertvector(x, vf); }
+INLINE vf from_halves(const vh *p) { return from_half(*p); }
+#endif
+#define VH(x) from_halves((vh *)&(x))
 #define VB(x) from_bits(__builtin_convertvector(*(vw *)&(x), vi) << 16)
 INLINE vf splat(float x) { return x - (vf){0}; }
 INLINE vf vsplat(float x) { return splat(x); }
@@ -40,11 +47,26 @@ INLINE vf vsel(vi m, vf a, vf b) { return (vf)vsel_i(m, (vi)a, (vi)b); }
 INLINE vi vbits(vf x) { return (vi)x; }
 INLINE vf vfloat(vi x) { return (vf)x; }
 INLINE vf vint(vi x) { return __builtin_convertvector(x, vf); }
+INLINE vi vtruncated(vf x) {                      /* the low byte is right: other floats are multiples of 256 */
+#if !defined(__x86_64__) && !defined(__i386__)   /* there they become the lowest integer, elsewhere others */
+  x = vsel((x < 2147483648.0f) & (x > -2147483648.0f), x, splat(0.0f));
+#endif
+  return __builtin_convertvector(x, vi);
+}
+INLINE vi vclipped(vf x, int low, int high) {     /* after truncation: stores of bytes have instructions for it */
+  vi i = __builtin_convertvector(vsel(x > 1073741824.0f, splat(1073741824.0f), x), vi);
+  i = vsel_i(i < low, vsplat_i(low), i);
+  return vsel_i(i > high, vsplat_i(high), i);
+}
+INLINE int sclipped(float x, int low, int high) {
+  int i = (int)(x > 1073741824.0f ? 1073741824.0f : x);
+  return i < low ? low : i > high ? high : i;
+}
 INLINE vw vbf16(vf x) {
   vu u = (vu)x, r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   return __builtin_convertvector((vu)vsel_i((vi)(x != x), (vi)((u >> 16) | 64), (vi)r), vw);
 }
-INLINE vf vround_h(vf x) { return __builtin_convertvector(__builtin_convertvector(x, vh), vf); }
+INLINE vf vround_h(vf x) { return from_half(__builtin_convertvector(x, vh)); }
 INLINE vf vround_b(vf x) { return from_bits(__builtin_convertvector(vbf16(x), vi) << 16); }
 #if LANES == 16 && defined __AVX512F__           /* lanes that are masked out touch no memory */
 #define MASKED(how, p, v, mask) __builtin_ia32_##how##ups512_mask(p, v, mask)
@@ -63,7 +85,7 @@ INLINE void vstore(float *p, vf v, int n) {
 #endif
   for (int k = LANES / 2, i = 0; k; k /= 2) if (n & k) { memcpy(p + i, (char *)&v + 4 * i, 4 * k); i += k; }
 }
-INLINE vf vload_h(const _Float16 *p, int n) { vh v = {0}; memcpy(&v, p, 2 * n); return __builtin_convertvector(v, vf); }
+INLINE vf vload_h(const _Float16 *p, int n) { vh v = {0}; memcpy(&v, p, 2 * n); return from_half(v); }
 INLINE vf vload_b(const bf16 *p, int n) {
   vw v = {0}; memcpy(&v, p, 2 * n);
   return from_bits(__builtin_convertvector(v, vi) << 16);
@@ -110,22 +132,14 @@ INLINE vf vfirst(int n, vf a, vf b) {             /* n lanes of a, then b */
   vi lane; for (int i = 0; i < LANES; i++) lane[i] = i;
   return vsel(lane < n, a, b);
 }
-#if defined(MASKED)                              /* clang rounds halves before it converts them, a number at a time */
-#define ROUNDING(name, scalar, how) INLINE vf v##name(vf x) { return __builtin_ia32_rndscaleps_mask(x, how, x, -1, 4); }
-#elif LANES == 8 && defined(__AVX__)
-#define ROUNDING(name, scalar, how) INLINE vf v##name(vf x) { return __builtin_ia32_roundps256(x, how); }
-#elif defined(__clang__)
-#define ROUNDING(name, scalar, how) INLINE vf v##name(vf x) { return __builtin_elementwise_##scalar(x); }
+#if defined(__clang__)
+#define LANEWISE(name, scalar) INLINE vf v##name(vf x) { return __builtin_elementwise_##scalar(x); }
 #else
-#define ROUNDING(name, scalar, how) INLINE vf v##name(vf x) { \
+#define LANEWISE(name, scalar) INLINE vf v##name(vf x) { \
   for (int i = 0; i < LANES; i++) x[i] = scalar##f(x[i]); return x; }
 #endif
-ROUNDING(floor, floor, 9)
-ROUNDING(ceil, ceil, 10)
-ROUNDING(round, rint, 4)
-#if defined(__clang__)
-INLINE vf vsqrt(vf x) { return __builtin_elementwise_sqrt(x); }
-#else
-INLINE vf vsqrt(vf x) { for (int i = 0; i < LANES; i++) x[i] = sqrtf(x[i]); return x; }
-#endif
-#undef ROUNDING
+LANEWISE(floor, floor)
+LANEWISE(ceil, ceil)
+LANEWISE(round, rint)
+LANEWISE(sqrt, sqrt)
+#undef LANEWISE
