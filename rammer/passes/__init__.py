@@ -101,7 +101,7 @@ def passes(spec: VDeviceSpec, per_image: bool = False, tell: Callable[[str], Non
         split_activations,
         eliminate_common,
         bound(narrow_products, spec),
-        quantize_first,
+        bound(quantize_first, tables=core),
         requantize,
         split_products,
         # splitting [x, h] · W reveals products with a state that is zero

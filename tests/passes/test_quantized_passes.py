@@ -204,6 +204,37 @@ def test_halves_are_multiplied_as_floats(
     np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.parametrize("kind", [DType.U8, DType.I8])
+def test_costly_functions_of_bytes_are_looked_up(kind: DType) -> None:
+    """Also where bytes are moved in between, and where they are negative; not what costs little."""
+    b = Net()
+    x = b.input("x", (2, 3, 5, 7), kind)
+    for name, steps in (("y", ("sigmoid",)), ("moved", ("mish", "transposed")), ("cheap", ("relu",))):
+        found = b.add("mul", b.add("cast", x, dtype=DType.F32), b.constant(np.array(0.03, np.float32)))
+        for step in steps:
+            found = REARRANGED[step](b, found) if step in REARRANGED else b.add(step, found)
+        b.output(
+            b.add(
+                "cast",
+                b.add("clip", b.add("div", found, b.constant(np.array(0.02, np.float32))), low=-100.0, high=120.0),
+                dtype=kind,
+            ),
+            name,
+        )
+    graph = b.build()
+    after = quantize_first(graph, tables=True)
+    assert sorted(op.kind for op in after.operators if op.kind in ("sigmoid", "mish", "relu", "gather")) == [
+        "gather",
+        "gather",
+        "relu",
+    ]
+    assert quantize_first(graph, tables=False) is graph
+    given = {"x": np.arange(-105, 105).astype(kind.numpy).reshape(2, 3, 5, 7)}
+    old, new = evaluate_graph(graph, given), evaluate_graph(after, given)
+    for name, values in old.items():
+        np.testing.assert_array_equal(new[name], values)
+
+
 REARRANGED: dict[str, Callable[[Net, TensorId], TensorId]] = {
     "transposed": lambda b, x: b.add("transpose", x, perm=(0, 2, 3, 1)),
     "pooled": lambda b, x: b.add("max_pool", x, kernel=(2, 2), pads=(1, 0, 0, 1)),
@@ -218,7 +249,7 @@ def test_bytes_are_moved_as_bytes(move: str) -> None:
     b = Net()
     b.output(quantised(b, REARRANGED[move](b, dequantised(b, b.input("x", (2, 3, 5, 7), DType.U8), 0.05, 0))), "y")
     before = b.build()
-    after = quantize_first(before)
+    after = quantize_first(before, tables=True)
     assert not {op.kind for op in after.operators} & {"div", "mul", "round"}
     ((old,), (new,)) = values(before), values(after)
     np.testing.assert_array_equal(old, new)
@@ -230,7 +261,7 @@ def test_parts_are_quantised_before_they_are_joined(scales: tuple[float, float])
     parts = [dequantised(b, b.input(f"x{n}", (2, 3 + n, 5), DType.U8), scale, 0) for n, scale in enumerate(scales)]
     b.output(quantised(b, b.add("transpose", b.add("concat", *parts, axis=1), perm=(1, 0, 2))), "y")
     before = b.build()
-    after = quantize_first(before)
+    after = quantize_first(before, tables=True)
     (joined,) = (op for op in after.operators if op.kind == "concat")
     assert {kind.dtype for kind in joined.operation.inputs} == {DType.U8}
     assert sum(op.kind == "div" for op in after.operators) == sum(scale != 0.05 for scale in scales)
@@ -249,4 +280,4 @@ def test_numbers_that_others_read_are_quantised_where_they_are() -> None:
     b.output(quantised(b, moved), "bytes")
     b.output(moved, "numbers")
     graph = b.build()
-    assert quantize_first(graph) is graph
+    assert quantize_first(graph, tables=True) is graph

@@ -168,7 +168,7 @@ def _repeated(
 def _gather(x: TensorType, idx: TensorType, *, axis: int = 0) -> TensorExpr:
     """Build x with dimension `axis` replaced by the elements that idx selects; negative indices count from the end."""
     given = f"gather: {listed([x, idx])} at axis {axis}"
-    require(idx.dtype in (DType.I32, DType.I64), given, "indices must be int32 or int64")
+    require(idx.dtype in (DType.I32, DType.I64, DType.U8, DType.I8), given, "indices must be int32, int64 or bytes")
     p = normal_axis("gather", axis, x.rank)
     require(x.shape[p] > 0 or idx.size == 0, given, "there is nothing to choose from")
     axes = point_axes((*x.shape[:p], *idx.shape, *x.shape[p + 1 :]))

@@ -418,7 +418,7 @@ class Evaluator:
         if load.dynamic:
             places = Places(places, places.within)
         for d in load.dynamic:
-            chosen = np.asarray(self.value(d.value, grid))
+            chosen = np.asarray(self.value(d.value, grid), np.int64)
             wrong = chosen[(chosen < -d.extent) | (chosen >= d.extent)]
             if wrong.size and d.strict:
                 raise InputError(

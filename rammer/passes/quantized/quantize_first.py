@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rammer.ir.expr import Call, nodes
 from rammer.ir.graph import Graph
 from rammer.ir.operator import ROperator, attributes
 from rammer.ir.semantics.evaluate import MOVES, compute
@@ -15,10 +16,14 @@ from rammer.passes.structure import is_elementwise
 
 COMMUTE = {*MOVES, "gather", "max_pool"}  # rounding their operands or their results is the same
 MOST_STEPS = 16  # between bytes
+LONG = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "asin", "acos", "atan", "pow", "mod", "fmod"})
 
 
-def quantize_first(graph: Graph) -> Graph:
-    """Quantise each part of a concatenation, and move bytes that are dequantised, moved, and quantised as before."""
+def quantize_first(graph: Graph, tables: bool) -> Graph:
+    """Quantise each part of a concatenation, and move bytes that are dequantised, moved, and quantised as before.
+
+    With `tables`, costly functions of bytes are looked up.
+    """
 
     def pattern(editor: Editor, _: int, op: ROperator) -> TensorId | None:
         steps = _steps(editor, op)
@@ -29,10 +34,10 @@ def quantize_first(graph: Graph) -> Graph:
             moves.append(maker)
             at = maker.inputs[0]
         joined = maker if maker and maker.kind == "concat" else None
-        parts = [(part, _same_bytes(editor, steps, part)) for part in (joined.inputs if joined else (at,))]
+        parts = [(part, _of_bytes(editor, steps, part, tables)) for part in (joined.inputs if joined else (at,))]
         if not joined and parts[0][1] is None:
             return None
-        made = [same or editor.repeated(reversed(steps), part) for part, same in parts]
+        made = [known or editor.repeated(reversed(steps), part) for part, known in parts]
         at = editor.define(op.name, "concat", *made, **joined.operation.keywords) if joined else made[0]
         return editor.repeated(reversed(moves), at)
 
@@ -61,8 +66,8 @@ def _steps(editor: Editor, op: ROperator) -> list[ROperator]:
     return found
 
 
-def _same_bytes(editor: Editor, steps: list[ROperator], tensor: TensorId) -> TensorId | None:
-    """Return the bytes from which a tensor was made, if the steps give just these: tried with every byte."""
+def _of_bytes(editor: Editor, steps: list[ROperator], tensor: TensorId, tables: bool) -> TensorId | None:
+    """Return what the steps make of a tensor, from the bytes from which it was made: tried with every byte."""
     kind, chain = steps[0].operation.outputs[0].dtype, list(steps)
     while editor.types[tensor].dtype is not kind:
         maker = editor.maker(tensor)
@@ -76,4 +81,10 @@ def _same_bytes(editor: Editor, steps: list[ROperator], tensor: TensorId) -> Ten
         types[0] = replace(types[0], shape=every.shape)
         operation = editor.interner.define(op.kind, tuple(types), attributes(**op.operation.keywords))
         (values,) = compute(operation, [values, *(editor.constants[t].reshape(()) for t in op.inputs[1:])])
-    return tensor if np.array_equal(values, every) else None
+    if np.array_equal(values, every):
+        return tensor
+    parts = (part for op in chain for s in op.operation.expr.stages for part in nodes(s.body))
+    if not tables or not any(isinstance(part, Call) and part.fn in LONG for part in parts):
+        return None
+    table = editor.constant(np.roll(values, kind.info.min))  # negative indices count from the end
+    return editor.define(op.name, "gather", table, tensor, axis=0)
