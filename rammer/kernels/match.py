@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rammer.ir.expr import Load, Stage, loads
 from rammer.ir.index import var, variables
 from rammer.kernels.problem import KernelProblem
-from rammer.kernels.product import Product, product
+from rammer.kernels.product import Product, distance, product
 
 
 class Chain(NamedTuple):
@@ -62,9 +62,9 @@ class Matched:
 
     @property
     def output(self) -> Product | None:
-        """The product that is output: the root, or one that a point-wise root reads at its own position; or None."""
+        """The product, or distance, that is output: the root, or one that a point-wise root reads in place; or None."""
         alone = self.shown is self._problem.root or len(self._problem.placed) == 1
-        return self.products.get(self.shown.name) if alone else None
+        return self.products.get(self.shown.name) or distance(self._problem, self.shown) if alone else None
 
     @cached_property
     def chain(self) -> Chain | None:

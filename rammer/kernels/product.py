@@ -42,12 +42,22 @@ def product(problem: KernelProblem, stage: Stage) -> Product | None:
     """Return the stage as a product that suits register blocks, or None."""
     if stage.combine != "sum" or not stage.reduce or not isinstance(stage.body, Call) or stage.body.fn != "mul":
         return None
-    factors = [_factor(a) for a in stage.body.args]
-    if None in factors:
-        return None
+    return _best(problem, stage, *map(_factor, stage.body.args))
+
+
+def distance(problem: KernelProblem, stage: Stage) -> Product | None:
+    """Return a sum of squared differences like a product: it reads the same, and suits the same blocks; or None."""
+    match stage.body:
+        case Call("mul", (Call("sub", (a, b)) as left, right)) if (
+            left == right and stage.combine == "sum" and stage.reduce
+        ):
+            return _best(problem, stage, _factor(a), _factor(b))
+    return None
+
+
+def _best(problem: KernelProblem, stage: Stage, a: Load | None, b: Load | None) -> Product | None:
     best: tuple[tuple[bool, float], Product] | None = None
-    for x, w in ((factors[0], factors[1]), (factors[1], factors[0])):
-        assert x is not None and w is not None
+    for x, w in ((a, b), (b, a)) if a and b else ():
         for axis, extent in stage.axes:
             found = _with_lane(problem, stage, x, w, axis, extent)
             if found is not None:

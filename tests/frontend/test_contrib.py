@@ -538,6 +538,7 @@ def test_what_is_as_in_the_standard() -> None:
 
 @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
 def test_distances_of_rows(metric: str) -> None:
-    agrees("CDist", {"a": draw(7, 11), "b": draw(5, 11)}, metric=metric, atol=1e-4)
+    for rows, columns, length in ((7, 5, 11), (75, 40, 33), (128, 70, 96)):
+        agrees("CDist", {"a": draw(rows, length), "b": draw(columns, length)}, metric=metric, atol=1e-4, cpu=True)
     with pytest.raises(ModelError, match="metric 'chebyshev'"):
         load(contrib("CDist", {"a": draw(7, 11), "b": draw(5, 11)}, ["y"], {}, metric="chebyshev"))

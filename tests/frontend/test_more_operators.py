@@ -186,16 +186,17 @@ def test_regions_are_pooled(mode: str, how: str) -> None:
     compare(made, values, by_reference(made, values), cpu=mode == "avg")
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.4])
-def test_regions_have_maxima(scale: float) -> None:
+@pytest.mark.parametrize(("scale", "pooled"), [(1.0, [3, 4]), (0.4, [3, 4]), (1.0, [7, 7]), (1.0, [1, 2])])
+def test_regions_have_maxima(scale: float, pooled: list[int]) -> None:
     """As ONNX Runtime has them: of whole pixels, rounded away from zero, and 0 outside of the image."""
     corners = [[0, 0, 6, 8], [2, 1, 3, 3], [-3, -2.5, 4, 4.5], [5, 5, 5, 5], [9, 0, 30, 40], [20, 20, 30, 30]]
+    corners += [[0, 0, right, bottom] for right in range(0, 37, 3) for bottom in range(0, 30, 5)]  # in sevenths, too
     values = {
-        "x": draw(3, 2, 9, 11) - 3,
+        "x": draw(3, 2, 29, 37) - 3,
         "r": np.array([[n % 3, *c] for n, c in enumerate(corners)], np.float32),
     }
     made = model(
-        [node("MaxRoiPool", list(values), pooled_shape=[3, 4], spatial_scale=scale)],
+        [node("MaxRoiPool", list(values), pooled_shape=pooled, spatial_scale=scale)],
         {name: v.shape for name, v in values.items()},
         opset=17,
     )

@@ -56,6 +56,7 @@ ATTRIBUTES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "conv": {**WINDOW, "group": st.integers(-1, 4), "shuffled": st.integers(-1, 4)},
     "max_pool": {**WINDOW, "kernel": FEW, "indices": st.booleans(), "storage_order": st.integers(0, 1)},
     "average_pool": {**WINDOW, "kernel": FEW, "count_include_pad": st.booleans(), "ceil_extra": FEW},
+    "fold": {"dilations": FEW},
     "unfold": {**WINDOW, "kernel": FEW, "value": st.integers(0, 1)},
     "input_transform": dict.fromkeys(("tile", "strides", "pads", "positions"), FEW),
     "output_transform": {"shape": FEW},

@@ -47,6 +47,7 @@ WITH_ATTRIBUTES = {
         "exchange",
         "merge",
         "expand",
+        "fold",
         "gather",
         "gather_elements",
         "gather_nd",
@@ -147,6 +148,7 @@ def operations(dtype: DType) -> Iterator[Operation]:
         for width in (1, 70):
             yield from made("update", t(4, 6, width), t(3, 5, width), at, moves=moves, how=how)
             yield from made("scatter", t(3, 6, width), t(3, 5, width), at, moves=moves, how=how)
+    yield from made("fold", t(2, 3, 2, 3, 5, 7), dilations=(2, 1))
     yield from made("stretch", t(4, 9), axis=1, size=17, first=1, step=1, by=2)
     yield from made("resample_evenly", t(4, 19), t(33, 3), axis=1, first=1, step=1, by=2)
     read = {"tile": (2, 1), "strides": (1, 2), "pads": (1, 0), "positions": (3, 4)}

@@ -211,7 +211,7 @@ def test_other_threads_than_the_schedule_says_are_refused(threads: int) -> None:
 
 
 def test_a_stage_without_a_place_is_refused() -> None:
-    with pytest.raises(LoweringError, match="read away from their own position"):
+    with pytest.raises(LoweringError, match="read at other positions"):
         lowered(CASES["matmul-softmax"], Loop("i"), Loop("j"))
 
 

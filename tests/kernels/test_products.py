@@ -10,6 +10,7 @@ from cpus import CPUS, MadeUp
 from kernel_harness import SPEC, check, operation
 
 from rammer.cost.estimate import counted_us
+from rammer.frontend.builder import GraphBuilder
 from rammer.ir.device import MemoryLevel
 from rammer.ir.tensor import TensorType, channel_blocked
 from rammer.ir.tile import Kind, TileProgram
@@ -17,6 +18,7 @@ from rammer.kernels import candidates
 from rammer.kernels.problem import KernelProblem
 from rammer.kernels.schedule import Schedule
 from rammer.kernels.vectors.contraction import schedules
+from rammer.passes import optimize
 from rammer.vdevice.cpu.codegen.emit import emit
 
 SMALL = replace(SPEC, memory=(MemoryLevel("L1", 32 << 10, "veu", 500.0), MemoryLevel("L2", 64 << 10, "veu", 250.0)))
@@ -51,6 +53,19 @@ def test_results(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
     plain = operation("matmul", TensorType((m, k)), TensorType((k, n)))
     check(plain, candidates(plain, SMALL))
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_distances_take_the_blocks_of_products(root: bool) -> None:
+    builder = GraphBuilder()
+    a, b = builder.input("a", (75, 1, 33)), builder.input("b", (40, 33))
+    away = builder.add("sub", a, b)
+    found = builder.add("reduce", builder.add("mul", away, away), fn="sum", axes=(2,), keepdims=False)
+    builder.output(builder.add("sqrt", found) if root else found, "y")
+    (op,) = optimize(builder.build(), SPEC).operators
+    matched = KernelProblem.of(op.operation, SPEC).matched
+    assert matched.output is not None and not matched.products  # no matrix unit multiplies differences
+    check(op.operation, candidates(op.operation, SPEC))
 
 
 @pytest.mark.parametrize("channels", [96, 104])

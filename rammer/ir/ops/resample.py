@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rammer.ir.expr import Dynamic, Load, TensorExpr
+from rammer.ir.expr import Const, Dynamic, Load, TensorExpr
 from rammer.ir.index import Index, simplify, var
 from rammer.ir.operator import OpDef
 from rammer.ir.ops.operands import (
@@ -10,13 +10,15 @@ from rammer.ir.ops.operands import (
     float_only,
     listed,
     normal_axis,
+    numbers_only,
     point_axes,
     require,
     summed,
     variables_of,
     widened,
+    within,
 )
-from rammer.ir.tensor import DType, TensorType
+from rammer.ir.tensor import DType, Shape, TensorType
 
 
 def _resample(x: TensorType, weights: TensorType, places: TensorType, *, axis: int = 0) -> TensorExpr:
@@ -54,4 +56,21 @@ def _resample_evenly(
     return expression("resample_evenly", [("x", x), ("weights", weights)], summed(axes, body, (("t", taps),), dtype))
 
 
-DEFINITIONS = (OpDef("resample", _resample), OpDef("resample_evenly", _resample_evenly))
+def _fold(x: TensorType, *, dilations: Shape) -> TensorExpr:
+    """Build images as sums of windows that begin at every place: x[n, c, *window, *places]. Known as: col2im."""
+    given, rank = f"fold: {x} with dilations {dilations}", len(dilations)
+    dtype = numbers_only("fold", [x])
+    require(rank > 0 and x.rank == 2 + 2 * rank, given, "x has two dimensions, those of windows, and of places")
+    require(min(dilations) > 0, given, "dilations must be positive")
+    window, places = x.shape[2 : 2 + rank], x.shape[2 + rank :]
+    reach = tuple((extent - 1) * by for extent, by in zip(window, dilations, strict=True))
+    axes = point_axes((*x.shape[:2], *(e + r for e, r in zip(places, reach, strict=True))))
+    steps = tuple((f"k{p}", extent) for p, extent in enumerate(window) if extent > 1)
+    taps = tuple(var(f"k{p}") if extent > 1 else Index() for p, extent in enumerate(window))
+    here = variables_of(axes)
+    at = tuple(a - k * by for a, k, by in zip(here[2:], taps, dilations, strict=True))
+    body = within(at, places, reach, reach, Load("x", (*here[:2], *taps, *at)), Const(0))
+    return expression("fold", [("x", x)], summed(axes, widened(body, dtype), steps, dtype))
+
+
+DEFINITIONS = (OpDef("resample", _resample), OpDef("resample_evenly", _resample_evenly), OpDef("fold", _fold))

@@ -118,7 +118,8 @@ class _Fuser:
             return
         group = self.clusters.group_of[producer]
         members = self.clusters.members[group]
-        plain = all(is_elementwise(self.operators[m].operation) for m in members) and not self.groups[group].gated
+        made = [self.operators[m] for m in members]
+        plain = all(by.kind == "gather" or is_elementwise(by.operation) for by in made) and not self.groups[group].gated
         feeds = self._feeds(op.inputs[0], producer, op.operation.inputs[0].shape)
         if plain and feeds and self._private(group, n):
             self._contract(group, n)

@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 
 from rammer.frontend.onnx.handlers.contrib import contrib
-from rammer.frontend.onnx.handlers.indexing import inside
+from rammer.frontend.onnx.handlers.indexing import inside, with_rows
 from rammer.frontend.onnx.handlers.quantized import scaled, shifted
 from rammer.frontend.onnx.handlers.rotary import rotated
 from rammer.frontend.onnx.node import Node
@@ -201,19 +201,12 @@ def _scores_mask(n: Node, mask: int, bias: int | None, q: TensorId, k: TensorId,
 
 def _cached(n: Node, past: TensorId | None, new: TensorId, first: TensorId, extent: int) -> TensorId:
     """Return [batch, groups, extent, size]: new rows from `first` on, and the past's rows elsewhere."""
-    batch, groups, length, size = n.type(new).shape
-    old = 0 if past is None else n.type(past).shape[2]
+    batch, old = n.type(new).shape[0], 0 if past is None else n.type(past).shape[2]
     base, missing = past or n.like(0, new), (0, 0, 0, 0, 0, 0, extent - old, 0)
     if past is not None and extent > old:
         base = n.add("pad", past, pads=missing, mode="constant", value=0.0)
     source = n.add("sub", n.constant(np.arange(extent)), n.reshape(first, (batch, 1)))
-    zero, moved = n.constant(0), new
-    written = n.add("and", n.add("less_equal", zero, source), n.add("less", source, n.constant(length)))
-    if length > 1:
-        rows = n.add("add", n.add("where", written, source, zero), n.constant(np.arange(batch)[:, None] * length))
-        flat = n.reshape(n.transpose(new, (0, 2, 1, 3)), (batch * length, groups, size))
-        moved = n.transpose(n.add("gather", flat, rows, axis=0), (0, 2, 1, 3))
-    found = n.add("where", n.reshape(written, (batch, 1, extent, 1)), moved, base)
+    found = with_rows(n, base, new, source, 2)
     if past is None or extent > old:
         return found
     return n.builder.could_update(found, past, new, first, moves=(0, 1, -1, 3), how="linear")

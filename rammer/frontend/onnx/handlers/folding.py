@@ -33,7 +33,10 @@ def col2im(n: Node) -> TensorId:
         raise n.fail(f"{counts} blocks of {list(block)} fit an image of {list(image)}, not {shape[2]}")
     found = channels(n, x)
     found = n.reshape(found, (shape[0], n.type(found).shape[1] // inner, *block, *counts))
-    for d in range(rank):
+    if max(strides) == 1:
+        found = n.add("fold", found, dilations=dilations)
+        found = n.slice(found, (0, 0, *pads[:rank]), (*n.type(found).shape[:2], *image))
+    for d in range(rank) if max(strides) > 1 else ():
         found = n.cut(_overlapped(n, found, rank + 2, strides[d], dilations[d], full[d]), rank + 1, pads[d], image[d])
     return of_channels(n, found, n.dtype())
 

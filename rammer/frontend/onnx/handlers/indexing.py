@@ -202,19 +202,24 @@ def tensor_scatter(n: Node) -> TensorId:
     source = n.add("sub", n.constant(np.arange(extent)), n.reshape(start, (batch, 1)))
     if mode == "circular":
         source = n.add("mod", source, n.constant(extent))
-    zero, end = n.constant(0), n.constant(count)
-    written = n.add("and", n.add("less", source, end), n.add("greater_equal", source, zero))
-    new = n.tensor(1)
-    if count > 1:
-        source = n.add("where", written, source, zero)
-        source = n.add("add", source, n.constant(np.arange(batch)[:, None] * count))
-        perm = [0, axis, *(d for d in range(1, len(shape)) if d != axis)]
-        rows = n.transpose(new, perm)
-        new = n.add("gather", n.reshape(rows, (batch * count, *n.type(rows).shape[2:])), source, axis=0)
-        new = n.transpose(new, [perm.index(d) for d in range(len(shape))])
-    place = [batch if d == 0 else extent if d == axis else 1 for d in range(len(shape))]
-    found = n.add("where", n.reshape(written, place), new, cache)
+    found = with_rows(n, cache, n.tensor(1), source, axis)
     if known is not None:
         return found
     moves = tuple(-1 if d == axis else d for d in range(len(shape)))
     return n.builder.could_update(found, cache, n.tensor(1), first, moves=moves, how=mode)
+
+
+def with_rows(n: Node, base: TensorId, new: TensorId, source: TensorId, axis: int) -> TensorId:
+    """Return `base` with rows of `new` along an axis where `source` [batch, extent] is the number of one."""
+    shape, zero = n.type(new).shape, n.constant(0)
+    batch, count, rank = shape[0], shape[axis], len(shape)
+    place = [batch if d == 0 else n.type(source).shape[1] if d == axis else 1 for d in range(rank)]
+    written = n.add("and", n.add("less_equal", zero, source), n.add("less", source, n.constant(count)))
+    if count > 1:
+        source = n.add("where", written, source, zero)
+        source = n.add("add", source, n.constant(np.arange(batch)[:, None] * count))
+        perm = [0, axis, *(d for d in range(1, rank) if d != axis)]
+        rows = n.transpose(new, perm)
+        new = n.add("gather", n.reshape(rows, (batch * count, *n.type(rows).shape[2:])), source, axis=0)
+        new = n.transpose(new, [perm.index(d) for d in range(rank)])
+    return n.add("where", n.reshape(written, place), new, base)

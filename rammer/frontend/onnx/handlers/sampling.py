@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from math import prod
+from math import isqrt, prod
 
 import numpy as np
 
@@ -94,7 +94,10 @@ def roi_align(n: Node) -> TensorId:
 
 @handles("MaxRoiPool")
 def max_roi_pool(n: Node) -> TensorId:
-    """Return maxima of whole pixels in every bin of a region, along columns, then rows; 0 for an empty bin."""
+    """Return maxima of whole pixels in every bin of a region; 0 for an empty bin.
+
+    An axis has as many taps as the root of its extent. A longer bin is covered by as many maxima of that many pixels.
+    """
     shape, pooled, scale = n.shape(), n.attrs["pooled_shape"], n.attrs["spatial_scale"]
     if len(shape) != 4 or len(n.shape(1)) != 2 or n.shape(1)[1] != 5 or 0 in shape:
         raise n.fail(f"regions {n.type(n.tensor(1))} do not fit {n.type(n.tensor(0))}")
@@ -105,28 +108,32 @@ def max_roi_pool(n: Node) -> TensorId:
     scaled = [n.add("mul", c, n.like(scale, c)) for c in corners]
     half_up = [n.add("floor", n.add("add", n.add("abs", c), n.like(0.5, c))) for c in scaled]
     x1, y1, x2, y2 = (n.add("mul", n.add("sign", c), r) for c, r in zip(scaled, half_up, strict=True))
-    masks = []
-    for low, high, bins, extent in ((x1, x2, pooled[1], shape[3]), (y1, y2, pooled[0], shape[2])):
-        length = n.add("add", n.add("sub", high, low), n.like(1, low))
-        step = n.add("mul", n.add("max", length, n.like(1, low)), n.like(1 / bins, low))
-        at = np.arange(bins)[None, :, None]
-        begin = n.add("add", n.add("floor", n.add("mul", step, n.like_array(at, low))), low)
-        end = n.add("add", n.add("ceil", n.add("mul", step, n.like_array(at + 1, low))), low)
-        pixel = n.like_array(np.arange(extent)[None, None, :], low)
-        masks.append(n.add("and", n.add("less_equal", begin, pixel), n.add("less", pixel, end)))
-    rows = n.cast(n.reshape(first, (regions,)), DType.I64)
-    found = n.add("gather", n.tensor(0), rows, axis=0)
-    for axis, mask in ((3, masks[0]), (2, masks[1])):  # the axis of pixels becomes one of bins
-        bins, extent = n.type(mask).shape[1:]
-        perm = (0, 1, 2, 3) if axis == 3 else (0, 1, 3, 2)
-        lines = n.transpose(found, perm)
-        (_, channels, others, _), outside = n.type(lines).shape, n.like(-np.inf, lines)
-        kept = n.reshape(mask, (regions, 1, 1, bins, extent))
-        lines = n.add("where", kept, n.reshape(lines, (regions, channels, others, 1, extent)), outside)
-        found = n.transpose(n.reduce(lines, "max", (4,), keepdims=False), perm)
-    some = [n.reduce(n.cast(m, DType.F32), "max", (2,), keepdims=False) for m in masks]
-    wide, high = n.reshape(some[0], (regions, 1, 1, pooled[1])), n.reshape(some[1], (regions, 1, pooled[0], 1))
-    return n.add("where", n.add("less", n.like(0, wide), n.add("mul", wide, high)), found, n.like(0, found))
+    (batch, _, *spatial), tables, some = shape, [n.tensor(0)], list[TensorId]()
+    images = n.constant(np.arange(batch) * prod(spatial))
+    index = n.add("gather", images, n.cast(n.reshape(first, (regions,)), DType.I64), axis=0)
+    index = n.reshape(index, (regions, 1, 1, 1, 1))
+    for axis, (low, high) in enumerate(((y1, y2), (x1, x2))):
+        bins, extent, taps = pooled[axis], spatial[axis], isqrt(spatial[axis] - 1) + 1
+        zero, one, many = (n.like(v, low) for v in (0, 1, taps))
+        length = n.add("max", n.add("add", n.add("sub", high, low), one), one)
+        step = n.add("div", length, n.like(bins, low))
+        starts, ends = (n.add("mul", step, n.like_array(np.arange(bins)[:, None] + k, low)) for k in (0, 1))
+        edges = (n.add("add", e, low) for e in (n.add("floor", starts), n.add("ceil", ends)))
+        begin, end = (n.add("clip", edge, low=0.0, high=float(extent)) for edge in edges)
+        long = n.add("less", many, n.add("sub", end, begin))
+        stride = n.add("where", long, many, one)
+        at = n.add("add", begin, n.add("mul", stride, n.like_array(np.arange(taps), low)))
+        at = n.cast(n.add("max", n.add("min", at, n.add("sub", end, stride)), zero), DType.I64)
+        place = n.add("mul", at, n.constant(prod(spatial[axis + 1 :])))
+        table = n.add("mul", n.cast(long, DType.I64), n.constant(len(tables) * batch * prod(spatial)))
+        across, kernel, pads = (((bins, 1), (taps, 1)), ((1, bins), (1, taps)))[axis], [1, 1], [0, 0, 0, 0]
+        kernel[axis], pads[2 + axis] = taps, taps - 1
+        index = n.add("add", index, n.reshape(n.add("add", place, table), (regions, *across[0], *across[1])))
+        some.append(n.reshape(n.add("less", begin, end), (regions, *across[0], 1)))
+        tables += [n.add("max_pool", t, kernel=tuple(kernel), pads=tuple(pads)) for t in tables]
+    found = n.add("gather", n.concat([_rows(n, t) for t in tables], 0), index, axis=0)
+    found = n.reduce(found, "max", (3, 4), keepdims=False)
+    return n.transpose(n.add("where", n.add("and", *some), found, n.like(0, found)), (0, 3, 1, 2))
 
 
 @handles("DeformConv")
