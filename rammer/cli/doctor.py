@@ -47,9 +47,7 @@ def doctor(calibrate: bool, as_json: bool) -> None:
         table.add_row(info["name"], info["plugin"], state, escape(in_options("\n".join(k for k in known if k))))
     out.print(table)
     for fault in found.pop("faults"):
-        out.print(
-            f"[red]plugin {escape(fault['plugin'])}[/] of {escape(fault['distribution'])}: {escape(fault['reason'])}"
-        )
+        out.print(f"[red]{escape(fault['plugin'])}[/] of {escape(fault['distribution'])}: {escape(fault['reason'])}")
     for what, value in found.items():
         text = ", ".join(f"{n}={v}" for n, v in value.items()) or "none" if isinstance(value, dict) else value
         out.print(f"{what}: {escape(str(text))}", highlight=False, soft_wrap=True)

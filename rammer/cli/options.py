@@ -144,9 +144,7 @@ def refuse_options(path: str, **options: Any) -> None:
     """Raise InputError for options that have no effect on a saved program."""
     given = [name for name, value in options.items() if value or value == 0]
     if ignored := [name for name in given if name not in ("device", "threads")]:
-        raise InputError(
-            f"{path} is a compiled program: {option_of(ignored[0])} has no effect on it", hint="compile the model"
-        )
+        raise InputError(f"{path} is compiled already: {option_of(ignored[0])} has no effect", hint="compile the model")
 
 
 def how_to_compile(options: Mapping[str, Any]) -> CompileOptions:

@@ -126,10 +126,7 @@ class Compilation:
         began_s, clock, registry = cpu_s(), Clock(Trace()), registry or PluginRegistry()
         policy, device = options.open(registry)
         say = clock.trace.say
-        say(
-            DEVICES,
-            f"vDevice {options.vdevice!r}, {device.spec.arch}, {device.spec.num_veus} vEUs; policy {policy.name!r}",
-        )
+        say(DEVICES, f"{options.vdevice!r}, {device.spec.arch}, {device.spec.num_veus} vEUs; policy {policy.name!r}")
         for fault in registry.faults:
             say(DEVICES, f"plugin {fault.plugin!r} of {fault.distribution} is not used: {fault.reason}")
         try:

@@ -68,9 +68,7 @@ def save(
     Raises ArtifactError for an image without files, and for a path that cannot be written.
     """
     if not image.files:
-        raise ArtifactError(
-            f"a program for {image.target!r} cannot be saved", hint="this vDevice keeps its program in memory only"
-        )
+        raise ArtifactError(f"a program for {image.target!r} cannot be saved", hint="its programs stay in memory")
     members: dict[str, list[bytes | Array]] = {f"files/{n}": [data] for n, data in sorted(image.files.items())}
     members[_REPORT] = [json.dumps(report, sort_keys=True).encode()]
     members[_WEIGHTS] = _safetensors(image.weights)

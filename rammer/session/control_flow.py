@@ -255,12 +255,9 @@ class _Control(_Step):
     def body(self, name: str, num_inputs: int, num_outputs: int) -> SubgraphPart:
         """Return a body. Raises ModelError for another number of inputs or outputs."""
         graph: GraphProto = self.attributes[name]
-        for what, wanted, seen in (
-            ("inputs", num_inputs, len(graph.input)),
-            ("results", num_outputs, len(graph.output)),
-        ):
-            if wanted != seen:
-                raise self.fail(f"the {name} has {seen} {what} instead of {wanted}")
+        for what, want, got in (("inputs", num_inputs, len(graph.input)), ("results", num_outputs, len(graph.output))):
+            if want != got:
+                raise self.fail(f"the {name} has {got} {what} instead of {want}")
         return self.model.cutter.body(graph)
 
     def number(self, given: Any, what: str) -> int:

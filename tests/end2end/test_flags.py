@@ -35,7 +35,7 @@ def test_debug_levels_add_up(model: onnx.ModelProto, capsys: pytest.CaptureFixtu
     with config.override(RAMMER_DEBUG=str(level)):
         compiled(model).close()
     shown = capsys.readouterr().err
-    marks = ("vDevice 'cpu'", "rammer: passes ", "rammer: rKernels by wave", "\n// ", "\nlane 0\n")
+    marks = ("'cpu', ", "rammer: passes ", "rammer: rKernels by wave", "\n// ", "\nlane 0\n")
     assert [mark in shown for mark in marks] == [n < level for n in range(5)]
 
 

@@ -59,7 +59,7 @@ def test_external_data_is_read_from_the_model_folder(folder: Path) -> None:
         ({"location": "pipe"}, "not a plain file"),
         ({"location": "sub"}, "not a plain file"),
         ({"location": "data.bin", "offset": "-8"}, "non-negative decimal"),
-        ({"location": "data.bin", "offset": "12"}, "lie outside"),
+        ({"location": "data.bin", "offset": "12"}, "is outside"),
         ({"location": "data.bin", "offset": "9" * 30}, "non-negative decimal"),
         ({"location": "data.bin", "length": "1099511627776"}, "shape and element type need 8"),
         ({"location": "data.bin", "length": "4"}, "shape and element type need 8"),

@@ -166,7 +166,7 @@ def test_compile_for_a_gpu_that_is_not_here(arch: str, tmp_path: Path) -> None:
 
 @needs_no_gpu
 def test_without_a_gpu_open_says_why() -> None:
-    with pytest.raises(DeviceError, match=r"no AMD GPU can be used: this machine has no AMD GPU(.|\n)*emulator"):
+    with pytest.raises(DeviceError, match=r"no AMD GPU is usable: this machine has no AMD GPU(.|\n)*emulator"):
         rammer.compile(lstm_stack(1, 2, 8), "rocm")
     with pytest.raises(DeviceError, match="no AMD GPU"):
         GpuVDevice(PLATFORM, arch="gfx906", device=0)

@@ -51,9 +51,7 @@ class Functions:
         """Raise ModelError if inlining all calls exceeds Limits.nodes or Limits.depth, before anything is inlined."""
         size = self._size(nodes, (), 0) if self._known else _Size(len(nodes))
         if size.nodes > self._limits.nodes:
-            raise ModelError(
-                f"the model has more than {self._limits.nodes} nodes, its functions inlined", hint="raise Limits.nodes"
-            )
+            raise ModelError(f"more than {self._limits.nodes} nodes with functions inlined", hint="raise Limits.nodes")
 
     def _size(self, nodes: Iterable[NodeProto], inside: tuple[FunctionKey, ...], depth: int) -> _Size:
         """Measure nodes that are `depth` calls and subgraphs deep, in the bodies of the functions `inside`."""

@@ -240,12 +240,10 @@ class Importer:
                 self._check_declared(value, scope.values[value.name])
         return {*latest}
 
-    def _literal(
-        self, tensor: TensorProto | SparseTensorProto, taken: memoryview | None = None, name: str = ""
-    ) -> Value:
+    def _literal(self, tensor: TensorProto | SparseTensorProto, raw: memoryview | None = None, name: str = "") -> Value:
         """Return a constant, which may have strings."""
         if isinstance(tensor, SparseTensorProto) or tensor.data_type != TensorProto.STRING:
-            return self.builder.constant(decode(tensor, self.external, taken), name)
+            return self.builder.constant(decode(tensor, self.external, raw), name)
         return Text(self.builder.constant(codes_of(tensor, self.words), name))
 
     def _check_declared(self, value: ValueInfoProto, tensor: Value | None, *, computed: bool = False) -> None:
@@ -315,9 +313,7 @@ class Importer:
         for n, node in enumerate(nodes):
             for name in node.output:
                 if name and (name in producer or name in scope.values):
-                    raise ModelError(
-                        f"output {name!r} is already the name of another value", node=label_of(node), op=node.op_type
-                    )
+                    raise ModelError(f"output {name!r} names another value, too", node=label_of(node), op=node.op_type)
                 if name:
                     producer[name] = n
         edges = []

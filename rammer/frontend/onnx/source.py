@@ -259,9 +259,7 @@ def _read(path: str, limits: Limits) -> bytes:
         with files.open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > limits.file_bytes:
-                raise ModelError(
-                    f"the file has {size} bytes, the limit is {limits.file_bytes}", hint="raise Limits.file_bytes"
-                )
+                raise ModelError(f"a file of {size} bytes exceeds {limits.file_bytes}", hint="raise Limits.file_bytes")
             return file.read(size)  # read() reserves the memory first
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error

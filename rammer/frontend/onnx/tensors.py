@@ -67,9 +67,7 @@ class ExternalData:
             raise ModelError(f"{what} has {length} bytes; its shape and element type need {expected}")
         self.read_bytes += length
         if self.read_bytes > self.limits.external_bytes:
-            raise ModelError(
-                f"external data exceeds {self.limits.external_bytes} bytes", hint="raise Limits.external_bytes"
-            )
+            raise ModelError(f"external data exceeds {self.limits.external_bytes}", hint="raise Limits.external_bytes")
         descriptor = self._open(location, what)
         self._locations[location] = None
         try:
@@ -77,9 +75,7 @@ class ExternalData:
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
                 raise ModelError(f"{what}: {location!r} is not a plain file with a single name", hint="copy the file")
             if offset + length > status.st_size:
-                raise ModelError(
-                    f"{what}: bytes {offset}…{offset + length} lie outside {location!r} ({status.st_size} bytes)"
-                )
+                raise ModelError(f"{what}: {offset}…{offset + length} is outside {location!r} ({status.st_size} bytes)")
             if "checksum" in entries:
                 self._verify(descriptor, location, entries["checksum"], what)
             data = _read(descriptor, offset, length)
@@ -101,9 +97,7 @@ class ExternalData:
         """Open component by component below base_dir, following no link."""
         parts = PurePosixPath(location).parts
         if not parts or location.startswith("/") or ".." in parts or "\0" in location or "\\" in location:
-            raise ModelError(
-                f"{what} points at {location[:200]!r}", hint="it must be a relative path inside the model's folder"
-            )
+            raise ModelError(f"{what} points at {location[:200]!r}", hint="give a relative path inside the folder")
         assert self.base_dir is not None
         folder = -1
         try:

@@ -379,9 +379,7 @@ def _accumulates(evidence: KernelEvidence) -> Iterator[Finding]:
         for write in (a for a in accesses if a.write and a.statement in reads):
             others = [r for r in reads[write.statement] if r.index != write.index]
             if len(others) == len(reads[write.statement]):
-                yield Finding(
-                    "R208", f"statement {write.statement} adds to {name}[{write.index}] what lies elsewhere", False
-                )
+                yield Finding("R208", f"statement {write.statement} adds another sum to {name}[{write.index}]", False)
             elif others:
                 around = tuple(n for n, lp in write.loops if not write.register and lp.kind is not Kind.UNROLLED)
                 folded.setdefault(around, []).extend(map(_alone, others))

@@ -19,9 +19,7 @@ from rammer.ir.tile import Kind, Store, TileProgram, statements
 MAX_POINTS = 1 << 22  # elements that an rTask moves, all of which are looked at
 
 
-def findings(
-    kernel: RKernel, program: TileProgram, writes: list[Access], rtasks: list[int]
-) -> Iterator[tuple[str, bool]]:
+def findings(kernel: RKernel, program: TileProgram, writes: list[Access], ids: list[int]) -> Iterator[tuple[str, bool]]:
     """Yield what speaks against the rKernel, and whether that is certain."""
     expr = kernel.operation.expr
     stores = [s for s in statements(program.body) if isinstance(s, Store)]
@@ -45,7 +43,7 @@ def findings(
     if any(not isinstance(s.value, Load) or s.value.tensor != body.tensor or s.value.dynamic for s in stores):
         yield "what is stored is not an element of the updates", True
         return
-    for rtask in rtasks:
+    for rtask in ids:
         moves = [_Moves.of(kernel, *pair, rtask) for pair in zip(stores, writes, strict=True)]
         if None in moves:
             yield "an rTask moves too many elements for all of them to be looked at", False

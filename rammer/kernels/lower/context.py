@@ -61,9 +61,7 @@ class Context:
             self.stages[s.name] = _reading(s, copy_of if s.reduce and unit else whole)
         self.root = self.stages[expr.root.name]
         if homeless := [n for n in self.stages if n not in self.at and n != self.root.name]:
-            raise LoweringError(
-                f"{expr.name}: stages {homeless} are read away from their own position", hint="give each one an At"
-            )
+            raise LoweringError(f"{expr.name}: stages {homeless} are read at other positions", hint="give each an At")
         if unknown := self.at.keys() - self.stages.keys():
             raise LoweringError(f"{expr.name}: no stages {sorted(unknown)}", hint=f"it has {', '.join(self.stages)}")
         self.env: dict[str, tuple[int, int]] = {}  # loop variables

@@ -447,11 +447,9 @@ def _fitted(staging: Staging, steps: dict[str, int], points: Pair, split: int, c
     return ThreadTile(steps, chunk, staging.tasks(steps), us, points, (down, along), split)
 
 
-def _product(
-    staging: Staging, steps: dict[str, int], points: Pair, along: int, down: int, split: int, chunk: int
-) -> Work:
+def _product(staging: Staging, steps: dict[str, int], at: Pair, along: int, down: int, split: int, chunk: int) -> Work:
     """Return the work of a chunk's products: what a subgroup issues, and its transfers from scratch."""
-    spec, (rows, columns) = staging.problem.spec, points
+    spec, (rows, columns) = staging.problem.spec, at
     across = min(spec.subgroup_size, along)
     beside = min(max(spec.subgroup_size // across, 1), down)
     terms = max(spec.subgroup_size // (across * beside), 1)  # terms that a subgroup handles at once

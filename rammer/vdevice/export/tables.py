@@ -40,16 +40,14 @@ def rows(values: NDArray[np.generic]) -> list[str]:
     return ["{" + ", ".join(map(str, row)) + "}" for row in values.tolist()]
 
 
-def homes(
-    image: Image, header: Mapping[str, Any], base: Array, offset: Array, direct: Collection[str] = ()
-) -> list[str]:
+def homes(image: Image, head: Mapping[str, Any], base: Array, offset: Array, direct: Collection[str] = ()) -> list[str]:
     """Return definitions of `inputs` and `outputs`, the `rammer_home` of each port.
 
     Arguments are given by their bases and offsets. A port in `direct` may lie in the caller's memory.
     """
-    places = zip((*image.inputs, *image.outputs), (*header["inputs"], *header["outputs"]), strict=True)
+    places = zip((*image.inputs, *image.outputs), (*head["inputs"], *head["outputs"]), strict=True)
     ports = [(p.name, p.type.nbytes, place) for p, place in places]
-    bindings = bound_ports(ports, header["alone"], base, offset)
+    bindings = bound_ports(ports, head["alone"], base, offset)
     parts, found = [], []
     for n, (port, _, (where, at)) in enumerate(ports):
         bound = bindings.get(port) if port in direct else None

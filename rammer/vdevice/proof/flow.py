@@ -212,10 +212,7 @@ class _Walk:
         wrong = np.flatnonzero(group.tiles[rtasks] != self.veus[n][rtasks] % self.flow.tiles)
         if len(wrong):
             r = int(rtasks[wrong[0]])
-            raise broken(
-                "R302",
-                f"rTask {n}.{r} of {self.called(n)} is on tile {group.tiles[r]}, and its vEU is {self.veus[n][r]}",
-            )
+            raise broken("R302", f"rTask {n}.{r} of {self.called(n)} on tile {group.tiles[r]}, not {self.veus[n][r]}")
         for position, tensor in enumerate(op.inputs):
             argument = outputs + position
             variable, base = group.arguments[argument]
@@ -331,9 +328,7 @@ class _Walk:
                 if (levels, moved.tobytes()) in self._covered:
                     continue
                 if len(missing(moved, _pieces(levels))):
-                    raise broken(
-                        "R306", f"the vertex of rTask {n}.{r} of {self.called(n)} has not all of its operand {argument}"
-                    )
+                    raise broken("R306", f"rTask {n}.{r} of {self.called(n)} lacks parts of operand {argument}")
                 self._covered.add((levels, moved.tobytes()))
 
 

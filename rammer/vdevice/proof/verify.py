@@ -275,10 +275,7 @@ def _published(evidence: ImageEvidence) -> None:
     on = np.searchsorted(lane, program * evidence.plan.spec.num_veus + waits[:, 1]) + waits[:, 2]
     if (bad := np.flatnonzero(said[on] == 0)).size:
         slot = int(waits[bad[0], 0])
-        raise broken(
-            "R305",
-            f"{evidence.at(int(on[bad[0]]))} does not say that it is complete, and {evidence.at(slot)} waits for it",
-        )
+        raise broken("R305", f"{evidence.at(int(on[bad[0]]))} does not tell {evidence.at(slot)} that it is complete")
 
 
 def _operands(evidence: ImageEvidence) -> None:

@@ -84,9 +84,7 @@ class GpuVDevice(VDevice):
         self.number = device_number(device, platform.label)
         here = platform.probe()
         if not here.ok and (arch is None or device is not None):
-            raise DeviceError(
-                f"no {platform.brand} GPU can be used: {here.reason}", hint=f"{here.hint}; arch= compiles for one"
-            )
+            raise DeviceError(f"no {platform.brand} GPU is usable: {here.reason}", hint=f"{here.hint}; or give arch=")
         found = None
         if here.ok:
             try:

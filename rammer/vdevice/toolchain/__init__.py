@@ -258,9 +258,7 @@ def run(argv: Sequence[str], *, folder: str | Path, timeout_s: float, cpu_s: int
                 cpu_s = _limit(process, cpu_s)
             code = _waited(process, timeout_s)
         except subprocess.TimeoutExpired:
-            raise ToolchainError(
-                f"the C compiler took over {timeout_s:g} s: {command}", hint="is the machine overloaded?"
-            ) from None
+            raise ToolchainError(f"the C compiler took {timeout_s:g} s: {command}", hint="is it overloaded?") from None
         finally:
             if process.poll() is None:  # also on Ctrl-C
                 _kill(process)

@@ -219,10 +219,7 @@ def constant_of_shape(n: Node) -> TensorId:
         raise n.fail(f"cannot make {list(extents)[:20]} from a value of {value.size} elements")
     nbytes = prod(extents) * value.itemsize
     if nbytes > n.limits.tensor_bytes:
-        raise n.fail(
-            f"a constant of {nbytes} bytes exceeds the limit of {n.limits.tensor_bytes}",
-            hint="raise Limits.tensor_bytes",
-        )
+        raise n.fail(f"a constant of {nbytes} bytes exceeds {n.limits.tensor_bytes}", hint="raise Limits.tensor_bytes")
     return n.builder.constant(np.broadcast_to(value.reshape(()), extents))
 
 

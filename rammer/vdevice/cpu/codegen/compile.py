@@ -228,9 +228,7 @@ class KernelCompiler:
                 fingerprint(self._prelude, emitted.symbol, emitted.text), emitted.symbol, emitted, emitted.text
             )
         if body.language != "c":
-            raise DeviceError(
-                f"rKernel {kernel.name!r} is written in {body.language!r}", hint="the CPU vDevice takes kernels in 'c'"
-            )
+            raise DeviceError(f"rKernel {kernel.name!r} is written in {body.language!r}", hint="this vDevice takes 'c'")
         # Foreign texts may use any names: each is its own translation unit, with a unique symbol.
         key = fingerprint(self._context, body.symbol, body.text)
         symbol = f"{body.symbol}_{key[:16]}"

@@ -380,9 +380,7 @@ class CpuExecutable(HostBuffers):
             return DeviceError("the process ends", hint="run no programs in atexit functions")
         if code == _BAD_INDEX:
             operator = self._operator(int(self._report[0]))
-            return InputError(
-                f"{operator}: index out of range", hint="an input that is used as an index is too large or too small"
-            )
+            return InputError(f"{operator}: index out of range", hint="an input used as an index is too large or small")
         program, veu, order, on_veu, on_order, begun = (int(n) for n in self._report[:6])
         where = f"rProgram {program}: vEU {veu}"
         if code == _STALLED:

@@ -87,9 +87,7 @@ class Pool:
         if num_veus <= self.num_veus:
             return
         if self.runtime.grow(self.address, num_veus, cpus.ctypes.data):
-            raise DeviceError(
-                f"cannot start {num_veus} threads", hint="fewer vEUs: RAMMER_NUM_VEUS, or device=…; or ulimit -u"
-            )
+            raise DeviceError(f"cannot start {num_veus} threads", hint="lower RAMMER_NUM_VEUS, or raise ulimit -u")
         self.num_veus = num_veus
 
 

@@ -209,9 +209,7 @@ def _timed(job: Callable[[int], object], number: int) -> float:
     return time.perf_counter() - start
 
 
-def _run_together(
-    jobs: Sequence[Job], repeats: int, chunks: int, cpus: Sequence[int]
-) -> list[list[tuple[float, float]]]:
+def _run_together(jobs: Sequence[Job], times: int, chunks: int, cpus: Sequence[int]) -> list[list[tuple[float, float]]]:
     """Return the (start, end) of each of `chunks` chunks, per thread."""
     barrier = threading.Barrier(len(jobs))
 
@@ -221,7 +219,7 @@ def _run_together(
         timeline = []
         for _ in range(chunks):
             start = time.perf_counter()
-            job(repeats)
+            job(times)
             timeline.append((start, time.perf_counter()))
         return timeline
 

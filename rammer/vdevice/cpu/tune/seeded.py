@@ -99,9 +99,7 @@ class Seeds(ExitStack):
     def _normal(self) -> NDArray[np.float64]:
         return np.random.default_rng(SEED).standard_normal(PERIOD)
 
-    def floats(
-        self, kind: TensorType, order: int, exponent: int, positive: bool, narrow: DType | None = None
-    ) -> Seeded:
+    def floats(self, kind: TensorType, order: int, power: int, positive: bool, narrow: DType | None = None) -> Seeded:
         """Return normally distributed numbers times a power of two (both parts of complex ones).
 
         All are exact in `narrow`, if given.
@@ -110,10 +108,10 @@ class Seeds(ExitStack):
 
         def draw() -> Array:
             normal = np.abs(self._normal) + 0.1 if positive else self._normal
-            drawn = np.ldexp(normal, exponent).astype((narrow or kind.dtype.part).numpy).astype(kind.dtype.numpy)
+            drawn = np.ldexp(normal, power).astype((narrow or kind.dtype.part).numpy).astype(kind.dtype.numpy)
             return drawn + 1j * np.roll(drawn, 1) if kind.dtype.is_complex else drawn
 
-        key = kind.dtype, exponent, positive, narrow, encoding
+        key = kind.dtype, power, positive, narrow, encoding
         return self._seeded(kind, order, self._numbers(key, draw, encoding))
 
     def integers(self, kind: TensorType, order: int, low: int, high: int) -> Seeded:

@@ -181,12 +181,10 @@ def registrations(classes: Iterable[EmittedCodelet]) -> str:
     """Return the field tables that popc would extract, for the emulator."""
     lines = ['#include "codelets.cpp"', "using namespace poplar::emulator;"]
     for c in {c.name: c for c in classes}.values():
-        names = [*(f.name for f in (*c.edges, *c.scratch)), *c.values, *(["t_status"] if c.has_status else [])]
-        fields = ", ".join(f'field<&{c.name}::{n}>("{n}")' for n in names)
+        ids = [*(f.name for f in (*c.edges, *c.scratch)), *c.values, *(["t_status"] if c.has_status else [])]
+        fields = ", ".join(f'field<&{c.name}::{n}>("{n}")' for n in ids)
         lines.append(f"static const Field {c.name}_fields[] = {{{fields}}};")
-        lines.append(
-            f'static Registration<{c.name}, {len(names)}> {c.name}_("{c.name}", {c.code_bytes}, {c.name}_fields);'
-        )
+        lines += [f'static Registration<{c.name}, {len(ids)}> {c.name}_("{c.name}", {c.code_bytes}, {c.name}_fields);']
     return "\n".join(lines) + "\n"
 
 

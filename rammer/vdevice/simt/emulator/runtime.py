@@ -160,8 +160,6 @@ class EmulatorExecutable(HostBuffers):
             self._arena = allocate(0)
 
 
-def _entry(library: Library) -> Callable[..., int]:
-    run: Callable[..., int] = library.function(
-        "simt_run", ctypes.c_int, ctypes.POINTER(_Arguments), *(ctypes.c_long,) * 5
-    )
+def _entry(lib: Library) -> Callable[..., int]:
+    run: Callable[..., int] = lib.function("simt_run", ctypes.c_int, ctypes.POINTER(_Arguments), *(ctypes.c_long,) * 5)
     return run

@@ -100,13 +100,11 @@ class DeviceTimer:
     cache as in a plan. `nbytes`: the most memory that one kernel's arguments take.
     """
 
-    def __init__(
-        self, driver: Driver, code: bytes, threads: int, shared_bytes: int, num_veus: int, nbytes: int
-    ) -> None:
-        self._driver, self._num_veus = driver, num_veus
+    def __init__(self, driver: Driver, code: bytes, threads: int, shared_bytes: int, veus: int, nbytes: int) -> None:
+        self._driver, self._num_veus = driver, veus
         self._kernel = driver.load(code, threads, shared_bytes)
         self._memory = driver.allocate(nbytes, zeros=True)  # zeros are valid indices, and not denormal
-        self._state = driver.allocate(4 * LINE * (1 + 2 * num_veus), zeros=True)
+        self._state = driver.allocate(4 * LINE * (1 + 2 * veus), zeros=True)
         self._waits = uploaded(driver, np.array(PASSED, np.int32))
 
     def launch_us(self, streams: Array, bounds: Array, offsets: Sequence[int], rounds: int = 3) -> float:
