@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rammer.errors import DeviceError, closed
+from rammer.errors import DeviceError, InputError, closed
 from rammer.files import temporary_folder
 from rammer.ir.tensor import Array, NamedArrays
 from rammer.vdevice.base import Image
@@ -58,7 +58,7 @@ class IpuExecutable:
         return sum(len(data) for name, data in self._image.files.items() if name.endswith((".cpp", ".txt")))
 
     def run(self, inputs: NamedArrays) -> dict[str, Array]:
-        """Return outputs by name. Raises DeviceError if Poplar fails, or if a data-dependent index is out of range."""
+        """Return outputs by name. Raises DeviceError if Poplar fails, InputError for an index out of range."""
         if not self._handle:
             raise closed()
         given = [to_tile(inputs[p.name], p.type.dtype, f"input {p.name!r}") for p in self._image.inputs]
@@ -90,7 +90,7 @@ class IpuExecutable:
 
     def _check(self, status: int, error: ctypes.Array[ctypes.c_char]) -> None:
         if status == BAD_INDEX:
-            raise DeviceError("an index in the data is out of range", hint="check the inputs that are used as indices")
+            raise InputError("an index in the data is out of range", hint="check the inputs that are used as indices")
         if status:
             raise DeviceError(f"the IPU program failed: {_text(error)}")
 
