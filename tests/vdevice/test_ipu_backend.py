@@ -292,6 +292,16 @@ def gather() -> Graph:
     return builder.build()
 
 
+def test_indices_that_are_computed(ipu: VDevice) -> None:
+    """The run before return may draw some that are out of range."""
+    builder = GraphBuilder()
+    x, where = builder.input("x", (4, 3)), builder.input("where", (2,), DType.I64)
+    builder.output(builder.add("gather", x, builder.add("mul", where, builder.constant(np.array(1000))), axis=0), "y")
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    with compile_for(builder.build()) as program:
+        assert (program.run({"x": values, "where": np.array([0, 0])})["y"] == values[0]).all()
+
+
 def test_indices_of_data(ipu: VDevice) -> None:
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     with compile_for(gather()) as program:
