@@ -127,11 +127,11 @@ _ONLY_STORED = frozenset(
 DTYPES = {d.numpy: d for d in DType}
 
 
-@np.errstate(invalid="ignore")  # of what a type has no number for
 def convert(array: Array, dtype: DType) -> Array:
-    """Convert elements as NumPy's astype does; those that are only stored as float32, and to few bits as integers."""
-    array = array.astype(np.float32) if array.dtype.name in _ONLY_STORED and array.dtype.kind != "c" else array
-    return (array if dtype.is_float or dtype.bits >= 8 else array.astype(np.int64)).astype(dtype.numpy)
+    """Convert elements as NumPy's astype does; between two types that are only stored, by way of float32."""
+    if dtype.only_stored and array.dtype.name in _ONLY_STORED and array.dtype.kind != "c":
+        array = array.astype(np.float32)
+    return array.astype(dtype.numpy)
 
 
 @dataclass(frozen=True, slots=True)

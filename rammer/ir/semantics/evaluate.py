@@ -46,7 +46,7 @@ from rammer.ir.semantics.grids import (
     terms_of,
     whole_of,
 )
-from rammer.ir.tensor import Array, DType, NamedArrays, Shape, TensorId, TensorType, convert, pack, unpack
+from rammer.ir.tensor import Array, DType, NamedArrays, Shape, TensorId, TensorType, pack, unpack
 
 Box = Mapping[str, tuple[int, int]]  # axis -> [low, high)
 MAX_POINTS = 1 << 24  # grid points evaluated at once; larger boxes are cut along their longest output axis
@@ -434,7 +434,7 @@ class Evaluator:
         with np.errstate(all="ignore"):
             if conversions and value.dtype.kind == "f" and not (dtype.part.is_float or dtype is DType.BOOL):
                 value = conversions.taken(value, dtype)
-            return convert(value, dtype).astype(wide_type(dtype))
+            return value.astype(dtype.numpy).astype(wide_type(dtype))
 
     def chosen(self, body: Select, grid: Grid) -> Any:
         """Return where all conditions hold."""
