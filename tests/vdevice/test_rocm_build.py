@@ -59,7 +59,8 @@ def test_code_objects_are_cached_and_say_what_they_need(monkeypatch: pytest.Monk
     assert compile_code_object(text, "gfx906") == first
 
 
-def test_the_compilers_words() -> None:
+def test_the_compilers_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAMMER_CACHE_DIR", str(tmp_path))  # other tests compile at the same time
     before = object_store().stats()
     with pytest.raises(ToolchainError, match="undeclared identifier 'mk_oops'"):
         compile_code_object('extern "C" __attribute__((global)) void rammer_run() { mk_oops(); }\n', "gfx906")
