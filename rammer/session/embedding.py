@@ -38,7 +38,7 @@ def is_prefix(embedding: Embedding) -> bool:
 
 
 def results(
-    exact: Operation, padded: Operation, given: Sequence[Embedding], *, masked: bool = False
+    exact: Operation, padded: Operation, operands: Sequence[Embedding], *, masked: bool = False
 ) -> list[Embedding]:
     """Embed the results of an operator, given its operands. Raises Different.
 
@@ -46,9 +46,9 @@ def results(
     """
     try:
         _require_same(exact, padded, masked=masked)
-        return _along(exact, padded, given)
+        return _along(exact, padded, operands)
     except Different:
-        found = _moved(exact, padded, given)
+        found = _moved(exact, padded, operands)
         if found is None:
             raise
         return [found]

@@ -53,9 +53,9 @@ class Delivery:
 
 
 def deliveries(
-    plan: ExecutionPlan, order: HappensBefore, only: Collection[TensorId] | None = None
+    plan: ExecutionPlan, order: HappensBefore, wanted: Collection[TensorId] | None = None
 ) -> Iterator[Delivery]:
-    """Yield each result, or each of `only`, that can be a message: small, contiguous, all of it from one group."""
+    """Yield each result, or each of `wanted`, that can be a message: small, contiguous, all of it from one group."""
     graph, cluster = plan.graph, plan.spec.cluster
     if cluster is None or len(plan.programs) != 1:
         return
@@ -69,7 +69,7 @@ def deliveries(
             kind = graph.types[tensor]
             if tensor in left_out or kind.dtype is not DType.F32 or kind.nbytes > MOST_BYTES:
                 continue
-            if only is not None and tensor not in only:
+            if wanted is not None and tensor not in wanted:
                 continue
             first, end, rtasks = writers(kernel, output)
             slots = order.slots(*(TaskUid(n, r) for r in rtasks.tolist()))

@@ -58,33 +58,33 @@ def schedules(problem: KernelProblem, most: int) -> Iterator[Schedule]:
 
 
 def _schedule(
-    problem: KernelProblem, first: Product, last: Product, steps: dict[str, int], count: int
+    problem: KernelProblem, first: Product, last: Product, steps: dict[str, int], threads: int
 ) -> Schedule | None:
     """Return the loops of tasks of such steps; None if scratch does not fit them."""
     rows, lanes, row = steps[str(last.row)], problem.spec.lanes, last.row
     room = (problem.spec.scratch_bytes - kept_bytes(problem.placed, steps)) // WORD
-    if (outer := _share(problem, last, rows, count, room // 2, across=False)) is None:
+    if (outer := _share(problem, last, rows, threads, room // 2, across=False)) is None:
         return None
     width = dict(first.stage.axes)[first.lane]
     gap = pad(outer.panel * ceil(width / outer.panel), lanes)
     long = [p.name for p in problem.placed if p.axes[-1][0] == first.lane]
     room -= outer.words + rows * (len(long) * (outer.panel - 1 + gap) + terms(first) + pad(terms(first), lanes))
-    if (inner := _share(problem, first, rows, count, room, across=True)) is None:
+    if (inner := _share(problem, first, rows, threads, room, across=True)) is None:
         return None
     (deep, _), (key, _) = first.stage.reduce[0], last.stage.reduce[0]
     s = Sched(problem, first.stage).split(first.lane, inner.panel)
-    s = _copy(s, first.w, deep, count).split(first.lane, inner.step).bind(row, inner.rows).bind(first.lane)
+    s = _copy(s, first.w, deep, threads).split(first.lane, inner.step).bind(row, inner.rows).bind(first.lane)
     product = s.split(deep, lanes).unroll(deep, row).unroll(first.lane, size=inner.step // inner.columns)
-    s = _copy(Sched(problem).nest(Loop(a, n, Kind.TASK) for a, n in steps.items()), first.x, deep, count)
+    s = _copy(Sched(problem).nest(Loop(a, n, Kind.TASK) for a, n in steps.items()), first.x, deep, threads)
     for stage in problem.placed:
-        loops = product if stage is first.stage else stage_loops(problem, stage, steps, count, {})
+        loops = product if stage is first.stage else stage_loops(problem, stage, steps, threads, {})
         s = s.compute_at(stage.name, loops, pad=gap if stage.name in long else 0, depth=len(steps) - 1)
     beside = min(outer.columns, lanes)
     s = s.bind(key if outer.split > 1 else None, lanes).bind(row, outer.rows).bind(last.lane, beside)
-    s = _copy(s.split(key, outer.panel), last.w, last.lane, count).split(key, outer.step).unroll(key, row)
-    s = s.unroll(last.lane, size=beside * count * outer.rows // (rows * outer.split))
+    s = _copy(s.split(key, outer.panel), last.w, last.lane, threads).split(key, outer.step).unroll(key, row)
+    s = s.unroll(last.lane, size=beside * threads * outer.rows // (rows * outer.split))
     s = s.unroll(last.lane if beside > 1 else None)
-    return s.on_threads(count).build(f"{rows}x{inner.panel}x{outer.panel}_s{outer.split}_x{count}")
+    return s.on_threads(threads).build(f"{rows}x{inner.panel}x{outer.panel}_s{outer.split}_x{threads}")
 
 
 def pad(extent: int, lanes: int) -> int:

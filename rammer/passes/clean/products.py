@@ -51,12 +51,12 @@ def _simplified(editor: Editor, n: int, op: ROperator, as_it_lies: bool) -> Tens
         *outer, _, terms, columns = editor.types[once].shape
         right = once if len(split) > 1 else editor.reshaped(op.name, once, (*outer, terms, columns))
     scale = np.asarray(left_scale * right_scale, op.operation.outputs[0].dtype.numpy)
-    found = editor.reshaped(
+    product = editor.reshaped(
         op.name, editor.define(op.name, "matmul", left, right, **attrs), op.operation.outputs[0].shape
     )
     if scale == 1:
-        return found
-    return editor.define(op.name, "mul", found, editor.constant(scale, f"{op.name}: scale"))
+        return product
+    return editor.define(op.name, "mul", product, editor.constant(scale, f"{op.name}: scale"))
 
 
 def _where_it_lies(editor: Editor, op: ROperator) -> TensorId | None:

@@ -132,12 +132,12 @@ def _unknown(kernels: Sequence[RKernel], found: Mapping[RKernel, float]) -> list
 
 
 def _measure_group(
-    group: Sequence[RKernel], run: Mapping[RKernel, Callable[[], float]], turns: int
+    group: Sequence[RKernel], run: Mapping[RKernel, Callable[[], float]], rounds: int
 ) -> dict[RKernel, float]:
     """Measure all candidates of one operation in turn, so that a slow moment of the machine affects all of them."""
     times: dict[RKernel, float] = {}
     best = float("inf")
-    for turn in range(turns):
+    for turn in range(rounds):
         for kernel in group:
             if turn and times[kernel] * kernel.num_rtasks > 2 * best:
                 continue  # too slow to be chosen
